@@ -33,16 +33,13 @@ from typing import Any
 import torch
 
 from proxyfl.machine import keep_freed_memory
-from proxyfl.node.admission import Admission
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.auditlog import AuditLog
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.service import Service
-from proxyfl.node.exchange.store import FILE, Store
+from proxyfl.node.exchange.store import FILE, Books, Store
 from proxyfl.node.members import roster
-from proxyfl.node.members.card import tls_name
-from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity
+from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity, tls_name
 from proxyfl.node.members.manifest import Input, Manifest
 from proxyfl.node.mixing import Mixer, Proxy
 from proxyfl.node.trial import LOOPBACK, free_ports
@@ -75,8 +72,8 @@ class Side:
             rounds=agreed.rounds,
         )
         self.books.start()
-        self.mixer = Mixer(self.roster, name, Proxy("resnet18", size))
-        self.exchange = Exchange(self.books, Admission(self.mixer, self.books).check)
+        self.mixer = Mixer(self.roster, self.books, Proxy("resnet18", size))
+        self.exchange = Exchange(self.books, self.mixer.admit)
         self.exchange.manifest = agreed.digest
         self.exchange.accepted = self.roster.acceptance
         log = AuditLog(folder / name / "audit.jsonl")
@@ -215,7 +212,7 @@ class Sender:
 
     def by_exchange(self) -> None:
         """The share in the outbox, as the courier sends it, until its verdict is applied."""
-        for share, frame in self.side.books.unsettled("south"):
+        for share, frame in self.side.books.outbox("south"):
             head = messages.head(share, self.side.identity)
             self.side.service.take(self._call(head, frame), via="south")
         if self.side.books.owed_to():

@@ -26,8 +26,8 @@ from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.rounds import run_rounds
 from proxyfl.node import assembly, trial
 from proxyfl.node.assembly import SiteData
-from proxyfl.node.exchange.books import Part
 from proxyfl.node.exchange.protocol import MOST_UNAPPLIED
+from proxyfl.node.exchange.store import Part
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.manifest import Graph, Manifest
 from proxyfl.node.mixing import MOST_MEANS, Edge, Entry
@@ -149,7 +149,7 @@ class Attacked(SiteRules):
                 entries.append(Entry(part.sender, LIAR, part.round, mass))
         self.waiting[client] = [(part, mass) for part, mass in waiting if part not in due]
         entries.sort(key=lambda entry: (entry.place, entry.round))
-        mixed = guard.mixed(entries, names[client])
+        mixed = guard.mix(entries, names[client])
         assert mixed is not None, "a site keeps a part of its mass in every round"
         return mixed
 

@@ -93,7 +93,7 @@ def run_sites(count: int, rounds: int, *, masked: bool) -> list[float]:
         if masked:
             terms = Masked(count // 2, count, noise_multiplier=8.0)
             manifest = replace(layout.manifest, graph=Graph(masked=terms))
-            layout = trial.agreed_by_all(layout, manifest)
+            layout = trial.accept_everywhere(layout, manifest)
             event = "sent a vector"
         codes = trial.run(layout)
         if any(codes):

@@ -254,7 +254,7 @@ def test_the_nodes_sql_is_in_one_room() -> None:
         for path in (SOURCE / "node").rglob("*.py")
         if re.search(r"\.execute\(", path.read_text())
     }
-    modules = ("books", "history", "peers", "reasons", "standing", "store")
+    modules = ("history", "reasons", "standing", "store")
     assert speaking == {f"exchange/{name}.py" for name in modules}
 
 

@@ -30,8 +30,7 @@ from proxyfl.federation.trainers import PlainSGD
 from proxyfl.node import trial
 from proxyfl.node.agreement import Agreement, Record
 from proxyfl.node.exchange.auditlog import AuditLog
-from proxyfl.node.exchange.books import Books
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Books, Store
 from proxyfl.node.members.manifest import Graph, Masked
 from proxyfl.node.summing import Desk, SiteSum
 from proxyfl.privacy.account import Account, Kept, LedgerPage

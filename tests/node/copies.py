@@ -160,7 +160,7 @@ class Federation:
             return
         peer = self.random.choice([name for name in self.names if name != copy.name])
         exchange = copy.site.exchange
-        if exchange.admitted(peer) and self.random.random() < 0.8:
+        if exchange.is_admitted(peer) and self.random.random() < 0.8:
             self._send_shares(copy, peer)
         else:
             self.flying.append((peer, exchange.hello(peer, time=0), b""))
@@ -191,7 +191,7 @@ class Federation:
         here = copy.site.exchange.books.position()
         if here.phase == "released" and not copy.is_stopped:
             self._conclude(copy)
-        if not copy.is_stopped and copy.site.exchange.admitted(peer):
+        if not copy.is_stopped and copy.site.exchange.is_admitted(peer):
             self._release(copy, to=peer)
             self._send_shares(copy, peer)
             self._deliver_all()
@@ -277,7 +277,7 @@ class Federation:
         books = copy.site.exchange.books
         here = books.position()
         copy.ledger[here.round] += 1
-        blocked = books.blocked()
+        blocked = books.blocked_peers()
         peers = [name for name in self.names if name != copy.name and name not in blocked]
         peers = self.random.sample(peers, min(len(peers), self.random.randint(0, 2)))
         if to is not None:
@@ -298,7 +298,7 @@ class Federation:
         books.release(kept=b"1", frames=frames, weights=weights)
         self._note_chapter(copy)
         for peer in frames:
-            share, _ = books.unsettled(peer)[-1]
+            share, _ = books.outbox(peer)[-1]
             self.made[copy.name, share.round, share.sha256] = self.releases
 
     def _conclude(self, copy: Copy) -> None:
@@ -306,7 +306,7 @@ class Federation:
         books.conclude(books.parts(), b"1")
 
     def _send_shares(self, copy: Copy, peer: str) -> None:
-        for share, frame in copy.site.exchange.books.unsettled(peer):
+        for share, frame in copy.site.exchange.books.outbox(peer):
             self.flying.append((peer, share, bytes(frame)))
 
     def _arrive(self, receiver: str, header: Header, body: bytes) -> None:
@@ -370,7 +370,7 @@ class Federation:
                 known = {name for name, _ in exchange.books.evidence.every()}
                 if isinstance(answer, Hello) or peer.name in known:
                     break
-        sightings = exchange.books.unanswered()
+        sightings = exchange.books.sightings_to_answer()
         with exchange.books.store.transaction():
             for seen, loss in zip(sightings, exchange.books.begin_again(sightings), strict=True):
                 for round in loss.rounds:
@@ -401,7 +401,7 @@ class Federation:
             self._deliver_all()
         for copy in self._every():
             for peer in self.names:
-                if not copy.is_stopped and copy.site.exchange.admitted(peer):
+                if not copy.is_stopped and copy.site.exchange.is_admitted(peer):
                     self._send_shares(copy, peer)
         self._deliver_all()
         for copy in self._every():

@@ -355,7 +355,7 @@ class Injector:
             present = [card for card in first.members if card != self.card]
             places = [place for place in layout.sites if place.name != self.latecomer.name]
             first = replace(first, members=tuple(present))
-            trial.agreed_by_all(replace(layout, sites=tuple(places)), first)
+            trial.accept_everywhere(replace(layout, sites=tuple(places)), first)
         self.versions.append(first)
         self.links = self.stack.enter_context(Links(behind))
 

@@ -14,10 +14,9 @@ from typing import Any
 from proxyfl.errors import TransportError
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import make
-from proxyfl.node.exchange.books import Books, Part, divided
 from proxyfl.node.exchange.messages import Header, Share, parse_weight
 from proxyfl.node.exchange.protocol import Exchange
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Books, Part, Store, divide
 
 ROUNDS = 1000
 
@@ -167,7 +166,7 @@ class Network:
         """A site that owes a peer something, or wants to be heard, sends."""
         name, peer = self.random.sample(self.names, 2)
         exchange = self.sites[name].exchange
-        if exchange.admitted(peer) and self.random.random() < 0.8:
+        if exchange.is_admitted(peer) and self.random.random() < 0.8:
             self._send_shares(name, peer)
         else:
             self._hello(name, peer)
@@ -285,9 +284,9 @@ class Network:
 
     def _send_shares(self, name: str, peer: str) -> None:
         exchange = self.sites[name].exchange
-        if not exchange.admitted(peer):
+        if not exchange.is_admitted(peer):
             return
-        for share, frame in exchange.books.unsettled(peer):
+        for share, frame in exchange.books.outbox(peer):
             self.flying.append((peer, share, frame))
 
     def _release(self, site: Site, *, leaving: bool = False) -> None:
@@ -295,7 +294,7 @@ class Network:
         here = exchange.books.position()
         shares = self._shares(site, leaving=leaving)
         last = site.name if site.name in shares else list(shares)[-1]
-        weights = divided(here.weight, shares, last)
+        weights = divide(here.weight, shares, last)
         value = site.value
         frames: dict[str, bytes] = {}
         rest = value
@@ -315,7 +314,7 @@ class Network:
         return f"{bad}{value}".encode()
 
     def _shares(self, site: Site, *, leaving: bool) -> dict[str, float]:
-        blocked = site.exchange.books.blocked()
+        blocked = site.exchange.books.blocked_peers()
         round = site.exchange.books.position().round
         me = self.names.index(site.name)
         gone = frozenset({me}) if leaving else frozenset()

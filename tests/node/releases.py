@@ -27,7 +27,7 @@ MINOR_CHANGES = {
             f'    contact: str = added({MINOR + 1}, "")\n    ends: str = ""\n',
         ),
     ],
-    "node/members/card.py": [
+    "node/members/identity.py": [
         ("    joins: int = 0\n", f"    joins: int = 0\n    beds: int = added({MINOR + 1}, 0)\n")
     ],
     "node/exchange/messages.py": [

@@ -113,7 +113,7 @@ def test_preflight_says_how_gradients_are_computed(tmp_path: Path) -> None:
     unproven = AgreedProxy(f"{__name__}:branching", 0)
     for place in layout.sites:
         change(place, lambda site: replace(site, trust=TRUST))
-    layout = trial.agreed_by_all(layout, replace(layout.manifest, proxy=unproven))
+    layout = trial.accept_everywhere(layout, replace(layout.manifest, proxy=unproven))
     assert not line().ok
     assert "proxy.trust_unproven = true in site.toml" in line().text
     change(layout.sites[0], lambda site: replace(site, proxy=ProxyTerms(trust_unproven=True)))

@@ -13,10 +13,9 @@ from proxyfl.errors import RunError
 from proxyfl.node import assembly, keeping
 from proxyfl.node.backup import RESTORED_FILE, backup, restore
 from proxyfl.node.exchange import auditlog
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Books, Store
 from proxyfl.node.members import site as sites
 from proxyfl.node.observe import status
 from proxyfl.privacy.ledger import Ledger
@@ -269,7 +268,7 @@ def test_an_old_backup_trains_nothing_before_every_peer_was_asked(tmp_path: Path
         last.start(north)
         last.start(east)
         node = last.nodes["north"]
-        wait_until(lambda: node.exchange.admitted("east"))
+        wait_until(lambda: node.exchange.is_admitted("east"))
         wait_until(lambda: node.reasons.of("waiting") is not None)
         reason = node.reasons.of("waiting")
         assert reason is not None

@@ -9,9 +9,8 @@ import pytest
 from proxyfl.errors import ConfigError, TransportError
 from proxyfl.node.agreement import Agreement, Apply, Contribute, Diverged, Record, Vector, View
 from proxyfl.node.exchange.auditlog import AuditLog
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.messages import Summand
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Books, Store
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members.manifest import Graph, Manifest, Masked
 from proxyfl.node.summing import Desk, parse_view, spell_view

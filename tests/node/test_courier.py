@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from proxyfl.errors import PeerTimeout
-from proxyfl.node import ending
+from proxyfl.node import participation
 from proxyfl.node.exchange import courier as couriers
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.messages import Hello, Share
 from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
-from proxyfl.node.members.card import Card
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Card, Identity
 from proxyfl.node.members.manifest import Input, Manifest
 from proxyfl.node.reachability import Reachability
 from proxyfl.transport import wire
@@ -110,7 +109,7 @@ def test_a_hello_that_is_asked_for_during_a_visit_still_goes_out(tmp_path: Path)
         here.exchange.has_ended = True
         courier.say_hello(["site-1"])
         go.set()
-        wait_until(lambda: there.exchange.ended("site-0"))
+        wait_until(lambda: there.exchange.has_peer_ended("site-0"))
         wait_until(lambda: here.exchange.knows_the_end("site-1"))
         assert ends == [False, True]
     finally:
@@ -210,7 +209,7 @@ class Leaver:
             check=lambda: None,
         )
         site.exchange.has_ended = True
-        self.ending = ending.Ending(participant, site.service)
+        self.ending = participation.Ending(participant, site.service)
         self.thread = threading.Thread(target=self.ending.farewell)
         self.thread.start()
 
@@ -221,7 +220,7 @@ def test_a_farewell_takes_as_long_as_it_needs(
     """A busy peer answers late, and fails to at first: the site stays until it knows.
 
     Ten seconds were too few for 63 peers on two cores; four of them waited out their patience."""
-    monkeypatch.setattr(ending, "FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr(participation, "FAREWELL_SECONDS", 0.0)
     here, there = made(tmp_path, 2)
     attempts: list[float] = []
     deliver = answered_by(there.service, here.certificate)
@@ -238,7 +237,7 @@ def test_a_farewell_takes_as_long_as_it_needs(
     try:
         leaver.thread.join(PATIENCE)
         assert not leaver.thread.is_alive()
-        assert there.exchange.ended("site-0")
+        assert there.exchange.has_peer_ended("site-0")
     finally:
         courier.stop()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.liars import received_accuracy
-from proxyfl.node.defence import Guard
+from proxyfl.node.mixing import Guard
 
 ROUNDS = 12
 SEED = 31

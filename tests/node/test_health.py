@@ -119,7 +119,7 @@ def test_what_only_an_operator_can_repair_is_not_healthy(
     """A full disk, an ended certificate, an old backup, somebody else's page."""
     settings, folder = sites.read(north)
     said = {"name": "north", "round": 1, "rounds": 3, **changes}
-    with stores.locked(folder), answering(settings.network.status_port, said):
+    with stores.hold_folder(folder), answering(settings.network.status_port, said):
         verdict = health.check(settings, folder)
     assert not verdict.healthy
     assert problem in verdict.line
@@ -129,7 +129,7 @@ def test_a_site_that_waits_is_healthy(north: Path) -> None:
     """Nothing that a restart would help."""
     settings, folder = sites.read(north)
     said = {"name": "north", "round": 1, "rounds": 3, "waiting_for": {"code": "too-few-peers"}}
-    with stores.locked(folder), answering(settings.network.status_port, said):
+    with stores.hold_folder(folder), answering(settings.network.status_port, said):
         verdict = health.check(settings, folder)
     assert verdict.healthy
     assert verdict.line == "north: running, round 1 of 3, waits (too-few-peers)"
@@ -139,7 +139,7 @@ def test_a_site_that_hangs_is_not_healthy(north: Path, monkeypatch: pytest.Monke
     """It holds its lock, takes the question, and does not answer."""
     monkeypatch.setattr(health, "ANSWER_SECONDS", 0.5)
     settings, folder = sites.read(north)
-    with stores.locked(folder), answering(settings.network.status_port, None):
+    with stores.hold_folder(folder), answering(settings.network.status_port, None):
         verdict = health.check(settings, folder)
     assert (verdict.healthy, verdict.state) == (False, "silent")
 

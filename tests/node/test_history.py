@@ -83,7 +83,7 @@ def test_a_restored_copy_that_has_run_on_with_others_is_found_out(tmp_path: Path
     for _ in range(6):
         exchange_round(restored, b)
     release(restored, to=a, frame=b"1")
-    share, frame = restored.exchange.books.unsettled("a")[0]
+    share, frame = restored.exchange.books.outbox("a")[0]
     verdict = a.exchange.handle(share, frame, time=0)
     assert verdict.outcome == "again"  # type: ignore[union-attr]  # a verdict
     with pytest.raises(RestoredError, match="proxyfl node rejoin"):
@@ -252,7 +252,7 @@ def test_a_lie_about_rounds_hides_nothing(tmp_path: Path) -> None:
     restored = Site("s", Store(backup), Fraction(1))
     seen = a.exchange.books.peers.known("s").seen
     stamp = Stamp(seen.stamp.epoch, seen.stamp.boot, seen.stamp.tag, 2**40)
-    lie = liar.exchange._restored("s", seen)
+    lie = liar.exchange._report_seen("s", seen)
     lie = Restored(
         *liar.exchange._start("s", liar.exchange.books.stamp()),
         *stamp.numbers,

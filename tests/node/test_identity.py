@@ -9,8 +9,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from proxyfl.node.members.card import IdentityError, check_name, fingerprint_of, spoken, tls_name
-from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity
+from proxyfl.node.members.identity import (
+    KEY_FILE,
+    TLS_FILE,
+    Identity,
+    IdentityError,
+    check_name,
+    fingerprint_of,
+    spoken,
+    tls_name,
+)
 
 
 @pytest.fixture

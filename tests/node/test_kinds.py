@@ -11,8 +11,7 @@ from proxyfl.cli.main import main
 from proxyfl.errors import ConfigError
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.members import manifest as manifests
-from proxyfl.node.members.card import card_text
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Identity, card_text
 from proxyfl.node.members.manifest import Graph, Input, Manifest, Masked
 from tests.waiting import PATIENCE
 
@@ -127,7 +126,7 @@ def test_sites_of_two_kinds_train_two_proxies(tmp_path: Path) -> None:
     layout = trial.lay_out(tmp_path, sites=4, rounds=ROUNDS, template=quick(patience=PATIENCE))
     masked = Masked(1, 2, steps=STEPS, noise_multiplier=8.0, learning_rate=0.05)
     agreed = replace(layout.manifest, graph=Graph(kinds=KINDS, masked=masked))
-    layout = trial.agreed_by_all(layout, agreed)
+    layout = trial.accept_everywhere(layout, agreed)
     with running(layout) as made:
         made.join()
         assert set(made.ended.values()) == {"finished"}, (made.ended, made.said)

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from proxyfl.gossip.pushsum import Mass
-from proxyfl.node.admission import MOST_HANDOVERS
-from proxyfl.node.defence import PEERS, Guard
 from proxyfl.node.exchange import auditlog
-from proxyfl.node.exchange.messages import Share, Verdict, spelled_weight
+from proxyfl.node.exchange.messages import Share, Verdict, spell_weight
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Site
-from proxyfl.node.mixing import Entry
+from proxyfl.node.mixing import MOST_HANDOVERS, PEERS, Entry, Guard
 from proxyfl.node.supervisor import Node
 from proxyfl.transport import wire
 
@@ -40,7 +38,7 @@ def four_sites(folder: Path) -> Iterator[list[Node]]:
         for place in layout.sites:
             node = stack.enter_context(Node(*sites.read(place), seed=SEED))
             node.books.start()
-            node.admission.is_silent = lambda name: False
+            node.mixer.is_silent = lambda name: False
             nodes.append(node)
         yield nodes
 
@@ -71,7 +69,7 @@ def offer(
         receiver.site.name,
         *sender.books.stamp().numbers,
         round=round,
-        weight=spelled_weight(weight),
+        weight=spell_weight(weight),
         size=len(frame),
         sha256=hashlib.sha256(frame).hexdigest(),
         past=(),
@@ -107,7 +105,7 @@ def test_a_refused_share_returns_with_its_exact_weight(tmp_path: Path) -> None:
         weights = {"south": HALF, "east": HALF}
         east.books.release(kept=b"", frames={"south": frame}, weights=weights)
         south.books.skip_to(3)
-        share, sent = east.books.unsettled("south")[0]
+        share, sent = east.books.outbox("south")[0]
         verdict = south.exchange.handle(share, sent, time=0)
         assert isinstance(verdict, Verdict)
         east.exchange.handle(verdict, b"", time=0)
@@ -134,9 +132,9 @@ def test_a_site_with_much_weight_sends_what_an_edge_carries_and_keeps_the_rest(
     """An honest site that holds 3.5 of 4 is never refused for it, and no weight is lost."""
     with four_sites(tmp_path) as (north, *_):
         with north.store.transaction() as run:
-            run.execute("update site set weight = ?", (spelled_weight(Fraction(7, 2)),))
+            run.execute("update site set weight = ?", (spell_weight(Fraction(7, 2)),))
         north.participant.release(Mass(north.participant.initial.clone(), 3.5), leaving=False)
-        ((share, _),) = north.books.unsettled("south")
+        ((share, _),) = north.books.outbox("south")
         assert share.exact_weight == 1
         assert north.books.position().weight == Fraction(5, 2)
 
@@ -173,9 +171,9 @@ def test_sites_that_hear_of_a_departure_at_different_times_take_each_others_shar
         for other in (north, west):
             greet(other, east)
         assert offer(north, east, 0).outcome == "again"
-        east.admission.is_silent = lambda name: name == "south"
+        east.mixer.is_silent = lambda name: name == "south"
         assert offer(north, east, 0).outcome == "stored"
-        east.admission.is_silent = lambda name: False
+        east.mixer.is_silent = lambda name: False
         assert offer(north, east, 3).outcome == "stored"
         greet(south, east, state="leaving")
         assert offer(north, east, 2).outcome == "stored"
@@ -206,7 +204,7 @@ def entries(own: Tensor, *others: tuple[str, Tensor], weight: float = 0.5) -> li
 def guard(rule: str, *, radius: float = 2.0, way: float = 1.0) -> Guard:
     """A defence that has seen its site go ``way`` in a round."""
     made = Guard(rule, radius)
-    made.moved(way)
+    made.note_move(way)
     return made
 
 
@@ -216,7 +214,7 @@ def test_four_shares_of_one_sender_are_one_voice_in_a_median() -> None:
     honest = [("north", torch.ones(3)), ("south", torch.full((3,), 0.5))]
     lies = [("west", torch.full((3,), -9.0))] * 4
     heard = entries(torch.zeros(3), *honest, *lies)
-    mixed = guard("median", radius=100).mixed(heard, "me")
+    mixed = guard("median", radius=100).mix(heard, "me")
     assert mixed is not None
     assert float(mixed.theta.min()) >= 0
     assert mixed.w == pytest.approx(3.5)
@@ -225,7 +223,7 @@ def test_four_shares_of_one_sender_are_one_voice_in_a_median() -> None:
 def test_four_shares_move_a_site_no_farther_than_the_limit_allows_one() -> None:
     """All that a sender has waiting is pulled as one."""
     lies = [("west", torch.tensor([0.0, 900.0]))] * 4
-    mixed = guard("clip").mixed(entries(torch.zeros(2), *lies), "me")
+    mixed = guard("clip").mix(entries(torch.zeros(2), *lies), "me")
     assert mixed is not None
     assert float(mixed.theta.norm()) == pytest.approx(2.0 * 4 / 5)
 
@@ -252,7 +250,7 @@ def test_what_is_within_its_limit_is_added_bit_for_bit() -> None:
     generator = torch.Generator().manual_seed(3)
     thetas = [torch.randn(50, generator=generator) for _ in range(4)]
     heard = entries(thetas[0], ("north", thetas[1]), ("north", thetas[2]), ("south", thetas[3]))
-    sums = [guard(rule, radius=100).mixed(heard, "me") for rule in ("none", "clip")]
+    sums = [guard(rule, radius=100).mix(heard, "me") for rule in ("none", "clip")]
     assert sums[0] is not None
     assert sums[1] is not None
     assert torch.equal(sums[0].theta, sums[1].theta)
@@ -265,12 +263,12 @@ def test_no_sender_can_stretch_the_limit_for_itself() -> None:
     own, far = torch.zeros(2), torch.tensor([50.0, 0.0])
     watcher = guard("clip")
     for _ in range(5):
-        watcher.mixed(entries(own, ("west", far)), "me")
+        watcher.mix(entries(own, ("west", far)), "me")
     assert watcher.limit("west") == 2.0
     assert watcher.clipped == ["west"]
-    watcher.mixed(entries(own, ("north", far / 10)), "me")
+    watcher.mix(entries(own, ("north", far / 10)), "me")
     assert watcher.limit("west") == pytest.approx(PEERS * 5)
-    watcher.mixed(entries(own, ("south", far / 5)), "me")
+    watcher.mix(entries(own, ("south", far / 5)), "me")
     assert watcher.limit("west") == pytest.approx(PEERS * 5)
 
 
@@ -289,9 +287,9 @@ def test_a_site_that_leaves_hands_on_nothing_that_its_defence_has_not_seen(
         for round in (0, 2, 4):
             assert offer(north, south, round, theta=initial + FAR).outcome == "stored"
         with south.store.transaction() as run:
-            run.execute("update site set weight = ?", (spelled_weight(weight),))
-        south.participant.guard.moved(0.1)
-        mixed = south.participant.taken_in(Mass(initial.clone(), float(weight)))
+            run.execute("update site set weight = ?", (spell_weight(weight),))
+        south.participant.guard.note_move(0.1)
+        mixed = south.participant.take_in(Mass(initial.clone(), float(weight)))
         assert mixed is not None
         assert float((mixed.theta - initial).norm()) <= south.participant.guard.limit("") + 1e-5
         assert south.books.position().weight == weight + Fraction(3, 2)
@@ -335,7 +333,7 @@ def test_rounds_that_only_mix_do_not_shorten_the_yardstick(tmp_path: Path) -> No
     """A site that settles goes nowhere by itself: such rounds are no measure of its way."""
     layout = trial.lay_out(tmp_path, sites=3, rounds=5, template=quick())
     agreed = replace(layout.manifest, settle=3, average=0.5)
-    layout = trial.agreed_by_all(layout, agreed)
+    layout = trial.accept_everywhere(layout, agreed)
     with running(layout) as made:
         made.join()
     for node in made.nodes.values():

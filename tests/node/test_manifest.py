@@ -7,8 +7,7 @@ import pytest
 
 from proxyfl.errors import ConfigError
 from proxyfl.node.members import manifest as manifests
-from proxyfl.node.members.card import Card
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Card, Identity
 from proxyfl.node.members.manifest import Graph, Input, Manifest
 
 

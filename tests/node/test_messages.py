@@ -9,8 +9,8 @@ import pytest
 
 from proxyfl.errors import ProxyFLError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.frames import Frames
 from proxyfl.node.exchange.messages import Hello, MessageError, Share, Verdict
+from proxyfl.node.exchange.store import Frames
 from proxyfl.node.members.identity import Identity
 
 START = ("f/0", 1, "a", "b", 0, 1, "tag", 7)
@@ -20,7 +20,7 @@ BODY = b"frame" * 20
 def a_share() -> Share:
     """A share of weight 3/4 with a small body."""
     sha256 = hashlib.sha256(BODY).hexdigest()
-    weight = messages.spelled_weight(Fraction(3, 4))
+    weight = messages.spell_weight(Fraction(3, 4))
     return Share(
         *START, round=2, weight=weight, size=len(BODY), sha256=sha256, past=("a1:5", "b2:3")
     )
@@ -144,7 +144,7 @@ def test_weights_are_spelled_in_one_way_and_are_sums_of_floats(text: str) -> Non
 def test_the_least_and_the_largest_weights_of_honest_sites_pass() -> None:
     """What is divided down to the least float, and what a thousand members hold."""
     for weight in (Fraction(5e-324), 1000 - Fraction(5e-324)):
-        assert messages.parse_weight(messages.spelled_weight(weight)) == weight
+        assert messages.parse_weight(messages.spell_weight(weight)) == weight
 
 
 @pytest.mark.parametrize("tag", ["\ud800", "line\nline", "\x1b[2J", "\0"])

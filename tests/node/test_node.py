@@ -47,7 +47,7 @@ def final_proxy(place: Path) -> torch.Tensor:
         node.books.start()
         here = node.books.position()
         keeping.restore(folder, node.client, here.learner)
-        node.client.learner.adopt(node.mixer.kept(node.books.mass()))
+        node.client.learner.adopt(node.mixer.decode_own(node.books.mass()))
         return params.flatten(node.client.learner.shared).clone()
 
 
@@ -104,7 +104,7 @@ def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
     with running(layout, only=["north", "south"], hold=5) as made:
         wait_until(lambda: len(status.rows(layout.sites[0])) == 5)
         made.start(layout.sites[2])
-        wait_until(lambda: made.nodes["east"].exchange.admitted("north"))
+        wait_until(lambda: made.nodes["east"].exchange.is_admitted("north"))
         made.go.set()
         made.join()
     assert set(made.ended.values()) == {"finished"}

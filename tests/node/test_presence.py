@@ -19,8 +19,7 @@ from proxyfl.node.exchange.store import LEAVE_FILE
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
 from proxyfl.node.members import site as sites
-from proxyfl.node.members.card import read_card
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Identity, read_card
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.observe import status
 from proxyfl.node.supervisor import Node
@@ -163,7 +162,7 @@ def test_a_federation_of_one_is_refused_unless_it_is_meant(tmp_path: Path) -> No
     """Nobody else in the manifest: an error that says what to do; least_peers = 0 trains alone."""
     layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick())
     alone = replace(layout.manifest, members=layout.manifest.members[:1])
-    layout = trial.agreed_by_all(replace(layout, sites=layout.sites[:1]), alone)
+    layout = trial.accept_everywhere(replace(layout, sites=layout.sites[:1]), alone)
     place = layout.sites[0]
     settings, folder = sites.read(place)
     with (
@@ -537,7 +536,7 @@ def test_a_spent_site_that_trains_alone_keeps_its_mass_and_ends(tmp_path: Path) 
     with Node(settings, folder, seed=SEED) as node:
         node.books.start()
         assert node.books.position().weight == 2
-        assert node.mixer.kept(node.books.mass()).isfinite().all()
+        assert node.mixer.decode_own(node.books.mass()).isfinite().all()
     assert events(north, "left")[-1]["kept"] == 2.0
 
 

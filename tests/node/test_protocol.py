@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import TransportError
-from proxyfl.node.exchange.books import divided
 from proxyfl.node.exchange.messages import Hello, Restored, Verdict
 from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, RestoredError
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Store, divide
 
 from .network import Network, Site
 
@@ -76,7 +75,7 @@ def meet(a: Site, b: Site) -> None:
 
 def release(site: Site, *, to: Site, frame: bytes) -> None:
     """Half of the site's weight goes to ``to``."""
-    weights = divided(
+    weights = divide(
         site.exchange.books.position().weight, {site.name: 0.5, to.name: 0.5}, site.name
     )
     site.exchange.books.release(kept=b"1/2", frames={to.name: frame}, weights=weights)
@@ -84,7 +83,7 @@ def release(site: Site, *, to: Site, frame: bytes) -> None:
 
 def pass_on(a: Site, b: Site) -> Verdict:
     """Site b takes what a owes it."""
-    share, frame = a.exchange.books.unsettled(b.name)[0]
+    share, frame = a.exchange.books.outbox(b.name)[0]
     verdict = b.exchange.handle(share, frame, time=0)
     assert isinstance(verdict, Verdict)
     return verdict
@@ -118,7 +117,7 @@ def test_another_share_under_the_same_key_is_refused() -> None:
     """Two different shares of one round and sender: the second is refused, the first stands."""
     a, b = two_sites()
     pass_on(a, b)
-    share, _ = a.exchange.books.unsettled("b")[0]
+    share, _ = a.exchange.books.outbox("b")[0]
     other = dataclasses.replace(share, sha256="0" * 64)
     verdict = b.exchange.handle(other, b"1/2", time=0)
     assert isinstance(verdict, Verdict)
@@ -129,7 +128,7 @@ def test_another_share_under_the_same_key_is_refused() -> None:
 def test_a_flood_of_shares_is_put_off() -> None:
     """One peer can occupy a few places of the inbox and no more; nothing is decided beyond."""
     a, b = two_sites()
-    share, frame = a.exchange.books.unsettled("b")[0]
+    share, frame = a.exchange.books.outbox("b")[0]
     outcomes = []
     for round in range(MOST_UNAPPLIED + 3):
         verdict = b.exchange.handle(dataclasses.replace(share, round=round), frame, time=0)
@@ -142,7 +141,7 @@ def test_a_share_from_an_unknown_start_must_say_hello_first() -> None:
     """After a restart nothing is taken before the site has shown its stamp."""
     a, b = two_sites()
     a.open()
-    share, frame = a.exchange.books.unsettled("b")[0]
+    share, frame = a.exchange.books.outbox("b")[0]
     later = dataclasses.replace(share, tag=a.exchange.books.stamp().tag, past=())
     verdict = b.exchange.handle(later, frame, time=0)
     assert isinstance(verdict, Verdict)
@@ -156,7 +155,7 @@ def test_a_site_that_left_returns_what_it_never_stored() -> None:
     a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
     assert not a.exchange.books.owed_to()
     assert a.exchange.books.parts(every=True)[0].returned_by == "b"
-    assert a.exchange.books.blocked() == {"b"}
+    assert a.exchange.books.blocked_peers() == {"b"}
 
 
 def backed_up(tmp_path: Path) -> tuple[Site, Site]:
@@ -187,7 +186,7 @@ def shown(site: Site, to: Site) -> None:
 def rejoin(site: Site, round: int | None = None) -> int:
     """``site`` begins again; returns how many rounds it answers for."""
     books = site.exchange.books
-    losses = books.begin_again(books.unanswered(round=round))
+    losses = books.begin_again(books.sightings_to_answer(round=round))
     return sum(len(loss.rounds) + loss.paid for loss in losses)
 
 
@@ -241,12 +240,12 @@ def test_a_farewell_outlives_a_hello_that_it_has_overtaken() -> None:
     before = b.exchange.hello("a", time=0, answer=True)
     b.exchange.has_ended = True
     a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
-    assert a.exchange.ended("b")
+    assert a.exchange.has_peer_ended("b")
     a.exchange.handle(before, b"", time=0)
-    assert a.exchange.ended("b")
+    assert a.exchange.has_peer_ended("b")
     b.open()
     a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
-    assert not a.exchange.ended("b")
+    assert not a.exchange.has_peer_ended("b")
 
 
 def test_a_peer_that_is_behind_is_told_of_the_end_itself() -> None:
@@ -290,6 +289,6 @@ def test_parts_must_add_up_to_the_whole() -> None:
 def test_weights_are_divided_exactly(shares: dict[str, float]) -> None:
     """The parts add up to the whole, whatever the shares."""
     weight = Fraction(0.7) + Fraction(1, 2**70)
-    parts = divided(weight, shares, list(shares)[-1])
+    parts = divide(weight, shares, list(shares)[-1])
     assert sum(parts.values()) == weight
     assert min(parts.values()) >= 0

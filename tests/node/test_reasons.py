@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from proxyfl.node.exchange import reasons
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.reasons import Reasons
-from proxyfl.node.exchange.store import FILE, Store
+from proxyfl.node.exchange.store import FILE, Books, Store
 from proxyfl.node.members import site as sites
 from proxyfl.node.observe import status
 

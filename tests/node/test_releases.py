@@ -15,9 +15,8 @@ from proxyfl._files import write_text
 from proxyfl.cli.main import main
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.node.exchange import auditlog, messages
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.messages import MessageError
-from proxyfl.node.exchange.store import NEWEST, Store
+from proxyfl.node.exchange.store import NEWEST, Books, Store
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
 from proxyfl.node.members import site as sites
@@ -170,7 +169,7 @@ def test_a_store_of_before_is_migrated(tmp_path: Path) -> None:
         b"kept 2",
     )
     assert [(part.sender, bytes(part.frame)) for part in books.parts()] == [("south", b"frame 2")]
-    assert [share.round for share, _ in books.unsettled("south")] == [2]
+    assert [share.round for share, _ in books.outbox("south")] == [2]
     assert books.peers.known("south").round == 3
     assert store.connection.execute("select count(*) from charges").fetchone() == (3,)
     books.start()

@@ -16,8 +16,7 @@ from proxyfl.node.exchange.messages import Verdict
 from proxyfl.node.members import identity as identities
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
-from proxyfl.node.members.card import Card, IdentityError, card_text, read_card
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Card, Identity, IdentityError, card_text, read_card
 from proxyfl.node.members.manifest import MOST_ROUNDS, Manifest
 from proxyfl.node.members.site import Privacy, Site
 from proxyfl.node.supervisor import Node
@@ -90,7 +89,7 @@ def test_a_running_site_changes_its_key(tmp_path: Path, order: Sequence[int], wa
     assert total_weight(layout) == 3
     assert key_of(north) == second.member("north").fingerprint != before
     assert not (north / "next").exists()
-    assert [card.fingerprint for card in identities.retired_cards(north)] == [before]
+    assert [card.fingerprint for card in identities.read_retired_cards(north)] == [before]
     assert "key changed" in events(north)
 
 
@@ -189,8 +188,8 @@ def test_the_old_key_is_refused_from_the_moment_of_acceptance(
     with pytest.raises(TransportError, match="uses a key that version 2"):
         b.service.take(old, via=None)
     assert b.service.refusals == {}
-    sealed = b.service.sealed(b"text", "a")
-    assert a.service.opened(sealed) == b"text"
+    sealed = b.service.seal(b"text", "a")
+    assert a.service.unseal(sealed) == b"text"
 
 
 def test_a_share_from_before_the_change_is_taken_once(

@@ -179,7 +179,7 @@ def test_what_was_meant_for_a_forgotten_store_counts_for_nothing(tmp_path: Path)
     send(HALF)
     balance = Balance(2)
     before = bodies()
-    a.exchange.books.begin_again(a.exchange.books.unanswered(round=1))
+    a.exchange.books.begin_again(a.exchange.books.sightings_to_answer(round=1))
     a.open()
     balance.replace(before, bodies())
     assert balance.weight == 1

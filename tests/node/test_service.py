@@ -3,28 +3,28 @@
 import dataclasses
 import hashlib
 import random
+import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 import torch
 
 from proxyfl.errors import ProxyFLError, TransportError
-from proxyfl.node.admission import Admission
 from proxyfl.node.exchange import auditlog, messages
 from proxyfl.node.exchange.auditlog import AuditLog, read
-from proxyfl.node.exchange.books import Books
-from proxyfl.node.exchange.frames import FOLDER, LARGEST_IN_A_ROW
 from proxyfl.node.exchange.history import Sighting
 from proxyfl.node.exchange.messages import MOST_LISTED, Hello, Restored, Share, Stamp, Verdict
 from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.service import ABOUT, MOST_RELAYED, RELAY, Service
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import FRAMES_FOLDER, LARGEST_IN_A_ROW, Books, Store
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
 from proxyfl.node.members.identity import Identity
@@ -63,8 +63,8 @@ class Corner:
             rounds=manifest.rounds,
         )
         self.books.start()
-        self.mixer = Mixer(self.roster, name, Proxy("model", size))
-        self.exchange = Exchange(self.books, Admission(self.mixer, self.books).check)
+        self.mixer = Mixer(self.roster, self.books, Proxy("model", size))
+        self.exchange = Exchange(self.books, self.mixer.admit)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
         self.log = AuditLog(folder / name / "audit.jsonl")
@@ -170,6 +170,32 @@ def test_members_are_heard(corners: tuple[Corner, Corner, Corner]) -> None:
     messages.check_signature(answer, b.identity.card(""))
     assert verdict(a, b, a.share(b)).outcome == "stored"
     assert b'"version": 1' in asked(b, a, ABOUT)
+
+
+def test_the_way_of_a_share_is_short(corners: tuple[Corner, Corner, Corner]) -> None:
+    """From its bytes to the signed verdict, a share passes these modules of the node and no other;
+    docs/about/design.md draws the way."""
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    message = a.share(b)
+    passed = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if event == "call" and name.startswith("proxyfl.node."):
+            passed.add(name.removeprefix("proxyfl.node.").replace(".", "/"))
+
+    sys.setprofile(note)
+    try:
+        answer = asked(b, a, message)
+    finally:
+        sys.setprofile(None)
+    header, _ = messages.begin(answer)
+    assert isinstance(header, Verdict)
+    assert header.outcome == "stored"
+    design = (Path(__file__).parents[2] / "docs/about/design.md").read_text()
+    table = design.split("| module | its question |")[1].split("\n\n")[0]
+    assert passed == set(re.findall(r"`([a-z]+(?:/[a-z]+)?)`", table))
 
 
 def test_a_stranger_is_not_heard(corners: tuple[Corner, Corner, Corner]) -> None:
@@ -316,7 +342,7 @@ def test_a_member_cannot_shut_others_out_of_a_relay(corners: tuple[Corner, Corne
     a, b, _ = corners
     stream = b.service.follow(a.certificate, lambda: True)
     threading.Thread(target=next, args=(stream,), daemon=True).start()
-    wait_until(lambda: b.service.dialled_in("a"))
+    wait_until(lambda: b.service.has_dialled_in("a"))
     b.service.hand("a", b"the one that is on its way")
     wait_until(lambda: b.service._queues["a"].empty())
     refused = 0
@@ -349,7 +375,7 @@ def fuzz(a: Corner, b: Corner, count: int, seed: int) -> int:
     """Send b ``count`` mutated messages; return how many it refused."""
     draw = random.Random(seed)
     asked(b, a, a.hello(b))
-    originals = [a.hello(b), a.share(b), b.service.sealed(a.hello(b), "b"), ABOUT]
+    originals = [a.hello(b), a.share(b), b.service.seal(a.hello(b), "b"), ABOUT]
     refused = 0
     for _ in range(count):
         message = mutated(draw.choice(originals), draw)
@@ -393,7 +419,7 @@ def large(tmp_path: Path) -> tuple[Corner, Corner]:
 
 def files(site: Corner) -> list[Path]:
     """The files of a site's frames."""
-    folder = site.folder / FOLDER
+    folder = site.folder / FRAMES_FOLDER
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
@@ -601,7 +627,7 @@ def test_what_was_answered_for_stops_no_site_again(corners: tuple[Corner, Corner
     answer = set_back(a, b, releases=1)
     with pytest.raises(TransportError, match="proxyfl node rejoin"):
         asked(a, b, answer)
-    a.books.begin_again(a.books.unanswered())
+    a.books.begin_again(a.books.sightings_to_answer())
     a.books.start()
     a.service.behind = None
     debt = a.books.debt()
@@ -641,7 +667,7 @@ def test_a_member_cannot_make_a_site_answer_for_too_few_rounds(
     )
     with pytest.raises(TransportError, match="proxyfl node rejoin"):
         asked(a, b, lie)
-    (loss,) = a.books.begin_again(a.books.unanswered())
+    (loss,) = a.books.begin_again(a.books.sightings_to_answer())
     assert loss.rounds == range(3)
 
 
@@ -655,7 +681,7 @@ def test_a_proof_fits_beside_all_that_a_message_can_list(
     hello = replace(messages.begin(a.hello(b))[0], past=ends, owed=rounds, stored=rounds)
     proof = messages.proof_of(messages.pack(hello, a.identity))
     seen = Sighting(a.books.stamp(), 10**6, ends, 7, "1/2", proof)
-    message = messages.pack(b.exchange._restored("a", seen), b.identity)
+    message = messages.pack(b.exchange._report_seen("a", seen), b.identity)
     header, _ = messages.begin(message)
     assert isinstance(header, Restored)
     assert messages.check_proof(header.proof, [a.identity.card("")]) == hello

@@ -17,7 +17,7 @@ import torch
 from proxyfl.cli import signals
 from proxyfl.cli.main import main
 from proxyfl.errors import TransportError
-from proxyfl.node import assembly, ending, exits, supervisor
+from proxyfl.node import assembly, exits, participation, supervisor
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange import store as stores
 from proxyfl.node.exchange.reasons import Reasons
@@ -205,7 +205,7 @@ def test_a_site_that_hangs_ends_after_a_while_or_at_the_second_signal(
 
 def test_all_that_a_signal_waits_for_is_within_what_is_promised() -> None:
     """Training, farewell and last shares together, and the end of what hangs: 5 seconds."""
-    usual = supervisor.TRAINING_SECONDS + 2 * ending.HURRIED_SECONDS
+    usual = supervisor.TRAINING_SECONDS + 2 * participation.HURRIED_SECONDS
     assert usual < signals.LAST_SECONDS < PROMISED_SECONDS
 
 

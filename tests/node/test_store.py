@@ -12,11 +12,9 @@ import pytest
 
 from proxyfl.errors import RunError
 from proxyfl.node.exchange import store as stores
-from proxyfl.node.exchange.books import Books
-from proxyfl.node.exchange.frames import LARGEST_IN_A_ROW
 from proxyfl.node.exchange.messages import Verdict
 from proxyfl.node.exchange.protocol import Exchange
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import LARGEST_IN_A_ROW, Books, Store
 
 
 def history(folder: Path) -> list[tuple[int, int]]:
@@ -38,7 +36,7 @@ def history(folder: Path) -> list[tuple[int, int]]:
         frame = bytes([round]) * 3000
         books.release(kept=b"kept", frames={"b": frame}, weights={"a": half, "b": weight - half})
         note()
-        share, _ = books.unsettled("b")[0]
+        share, _ = books.outbox("b")[0]
         books.settle("b", share.round, share.sha256, stored=bool(round % 2))
         note()
         books.conclude(books.parts(), b"mass")
@@ -143,7 +141,7 @@ def test_a_large_frame_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
     books = large_history(tmp_path)
     assert len(files(tmp_path)) == 2
     assert {path.stat().st_mode & 0o077 for path in [tmp_path / "frames"]} == {0}
-    share, frame = books.unsettled("b")[0]
+    share, frame = books.outbox("b")[0]
     assert bytes(frame) == LARGE + b"b"
     assert bytes(books.mass()) == LARGE
     assert (tmp_path / "store.sqlite").stat().st_size < LARGEST_IN_A_ROW
@@ -167,7 +165,7 @@ def test_a_transaction_that_fails_keeps_the_files_of_before(tmp_path: Path) -> N
     assert set(named) < set(files(tmp_path))
     books.start()
     assert files(tmp_path) == named
-    assert bytes(books.unsettled("b")[0][1]) == LARGE + b"b"
+    assert bytes(books.outbox("b")[0][1]) == LARGE + b"b"
 
 
 def test_a_frame_is_synced_before_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +262,7 @@ def test_a_disk_that_forgets_keeps_what_the_store_names(
     for round in range(3):
         half = a.position().weight / 2
         a.release(kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half})
-        share, frame = a.unsettled("b")[0]
+        share, frame = a.outbox("b")[0]
         taker = Exchange(b, lambda _share, _frame: "")
         pieces = [frame[:70_000], frame[70_000:]]
         with b.store.frames.receiving(pieces, share.size) as arrived:
@@ -346,12 +344,12 @@ def test_a_request_to_stop_is_for_the_run_that_it_names(tmp_path: Path) -> None:
     """No run: nothing is left. A request that the run did not live to see stops no later one."""
     assert not stores.request_stop(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    with stores.locked(tmp_path) as tag:
+    with stores.hold_folder(tmp_path) as tag:
         assert stores.is_running(tmp_path)
         assert not stores.is_stop_requested(tmp_path, tag)
         assert stores.request_stop(tmp_path)
         assert stores.is_stop_requested(tmp_path, tag)
     assert not stores.is_running(tmp_path)
-    with stores.locked(tmp_path) as another:
+    with stores.hold_folder(tmp_path) as another:
         assert another != tag
         assert not stores.is_stop_requested(tmp_path, another)

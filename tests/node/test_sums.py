@@ -44,7 +44,7 @@ def adding(
     template = template or quick(patience=PATIENCE)
     layout = trial.lay_out(folder, sites=sites, rounds=rounds, template=template)
     masked = Masked(1, quorum, steps=STEPS, noise_multiplier=8.0, learning_rate=0.05)
-    return trial.agreed_by_all(layout, replace(layout.manifest, graph=Graph(masked=masked)))
+    return trial.accept_everywhere(layout, replace(layout.manifest, graph=Graph(masked=masked)))
 
 
 def record_of(place: Path) -> Record:

@@ -56,7 +56,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Layout:
         average=0.7,
         proxy=replace(layout.manifest.proxy, balance="prior", prevalence=shares),
     )
-    layout = trial.agreed_by_all(layout, terms)
+    layout = trial.accept_everywhere(layout, terms)
     change(layout.sites[1], with_estimator)
     others = [place.name for place in layout.sites[1:]]
     with running(layout, only=others) as made:

@@ -15,8 +15,7 @@ from proxyfl.node import assembly, preflight
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
 from proxyfl.node.members import site as sites
-from proxyfl.node.members.card import check_address
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Identity, check_address
 from proxyfl.node.members.manifest import Proxy
 from proxyfl.node.members.site import Model, Trust
 from proxyfl.node.members.trust import code_of

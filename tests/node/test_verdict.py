@@ -43,7 +43,7 @@ def status(**changes: Any) -> dict[str, Any]:
     spent |= {"kind": "end-to-end", "unit": "record", "against": [coalition.ALL_OTHERS]}
     about["privacy"] = spent | {"sentence": "Spent: epsilon 0.9."}
     about["history"] = history(20)
-    return verdict.judged(about | changes)
+    return verdict.judge(about | changes)
 
 
 def silent(seconds: float) -> dict[str, Any]:

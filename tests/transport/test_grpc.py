@@ -19,8 +19,7 @@ import grpc
 import pytest
 
 from proxyfl.errors import PeerTimeout, TransportError
-from proxyfl.node.members.card import fingerprint_of, tls_name
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Identity, fingerprint_of, tls_name
 from proxyfl.transport.grpc import PIECE, SEND, Credentials
 from proxyfl.transport.grpc.client import Client
 from proxyfl.transport.grpc.server import Server

@@ -34,9 +34,14 @@ from proxyfl import _lock
 from proxyfl._files import read_json, sync_folder, whole, write_json, writing
 from proxyfl.data.tables.databases import sqlite_file
 from proxyfl.errors import RunError
-from proxyfl.node.exchange import frames
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import LOCK_FILE, hold_writers, named_frames, progress
+from proxyfl.node.exchange.store import (
+    FRAMES_FOLDER,
+    LOCK_FILE,
+    frames_in_use,
+    hold_writers,
+    progress,
+)
 from proxyfl.node.keeping import FOLDER as STATE_FOLDER
 from proxyfl.node.members.site import FILE as SETTINGS_FILE
 from proxyfl.node.members.site import Site
@@ -50,7 +55,7 @@ _SCRATCH = ".backup"
 _LOCKED_SECONDS = 60.0
 
 _LEFT_OUT = {LOCK_FILE, "stop.request", f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"}
-_FROM_SNAPSHOT = {STORE_FILE, frames.FOLDER, STATE_FOLDER}
+_FROM_SNAPSHOT = {STORE_FILE, FRAMES_FOLDER, STATE_FOLDER}
 
 
 class Contents(NamedTuple):
@@ -151,7 +156,7 @@ def _take_snapshot(folder: Path, scratch: Path) -> int:
             closing(sqlite3.connect(scratch / STORE_FILE)) as copy,
         ):
             round, learner = progress(store)
-            named = [f"{frames.FOLDER}/{name}" for name in named_frames(store)]
+            named = [f"{FRAMES_FOLDER}/{name}" for name in frames_in_use(store)]
             if learner:
                 named.append(f"{STATE_FOLDER}/{learner}")
             for name in named:
@@ -260,11 +265,11 @@ def _extract(file: Path, folder: Path) -> Contents:
                 assert content is not None  # a regular file, as was checked
                 digests[member.name] = _put(content, folder / member.name)
     except (tarfile.TarError, EOFError) as error:
-        raise _damaged(file, str(error)) from error
+        raise _damage_error(file, str(error)) from error
     except FileNotFoundError as error:
         raise RunError(f"Cannot read the backup {file}: {error.strerror}.") from error
     if digests.pop(_CONTENTS, None) is None:
-        raise _damaged(file, "its end is missing, or it is something else")
+        raise _damage_error(file, "its end is missing, or it is something else")
     about = read_json(folder / _CONTENTS)
     if about.get("format") != FORMAT:
         raise RunError(
@@ -272,7 +277,7 @@ def _extract(file: Path, folder: Path) -> Contents:
             "release that wrote it."
         )
     if about.get("files") != digests:
-        raise _damaged(file, "its files are not those that it lists")
+        raise _damage_error(file, "its files are not those that it lists")
     (folder / _CONTENTS).unlink()
     return Contents(about["site"], about["time"], about["round"], digests)
 
@@ -280,7 +285,7 @@ def _extract(file: Path, folder: Path) -> Contents:
 def _check_name(member: tarfile.TarInfo, file: Path) -> None:
     parts = PurePosixPath(member.name).parts
     if not member.isreg() or not parts or ".." in parts or member.name.startswith("/"):
-        raise _damaged(file, f"it holds {member.name!r:.80}, which no backup does")
+        raise _damage_error(file, f"it holds {member.name!r:.80}, which no backup does")
 
 
 def _put(content: Any, path: Path) -> str:
@@ -297,7 +302,7 @@ def _put(content: Any, path: Path) -> str:
     return digest.hexdigest()
 
 
-def _damaged(file: Path, reason: str) -> RunError:
+def _damage_error(file: Path, reason: str) -> RunError:
     return RunError(
         f"{file} is not a whole backup of a site: {reason}. Nothing was restored. Take another."
     )

@@ -34,9 +34,8 @@ from proxyfl.federation.modelfile import save_model
 from proxyfl.federation.prevalence import Meaning
 from proxyfl.node import assembly, keeping, recording
 from proxyfl.node.assembly import SiteData
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Books, Store
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster

@@ -1,25 +1,69 @@
-"""Between the exchange, which moves bytes and exact weights, and the round loop, which has tensors.
+"""From frames to tensors: which shares a site takes, how they are added, and what no sender can do.
 
-Guarantees, for what a peer sends:
+Bytes and exact weights are the exchange's, tensors the round loop's; this is between them.
+
+*Which shares are taken* (``Mixer.admit``): those that the round's graph sends. A graph depends on
+who has left, and two sites may hear of that at different times. So a share is taken if the graph
+sends it in the eyes of somebody who knows of the departures that this site knows of, of some of
+them only, or of those of members that are silent here as well. Guarantees, for what a peer sends:
+
     * a frame is refused unless it is the member's whose share announces it, of that round, of the
       manifest's proxy, with finite values of a sane size and the weight that the share states;
-    * a weight above the number of members is refused: no honest site can hold as much.
+    * a weight above the number of members is refused: no honest site can hold as much;
+    * a share that no such graph sends is refused, and returns to its sender with its exact weight.
+      As long as its round is not over here it is put off instead: the news of a departure may be
+      under way;
+    * a share with more weight than ``Edge`` allows is refused in the same way. A site holds itself
+      to it, too;
+    * a member that leaves may hand its mass to anybody, in up to ``MOST_HANDOVERS`` shares to one
+      site, once it has said that it leaves.
 
-What a graph sends on an edge, and how much of it at most, is in ``Edge``; ``admission`` holds peers
-to it, and a site holds itself to it.
+*How they are added* (``Guard``): a site's defence against a member that sends poisoned proxies.
+``clip`` pulls what each sender has sent towards the site's own proxy until it is within a limit:
+the larger of
+
+    radius x the way that the site's own training goes in a round, the median of the last rounds
+    PEERS  x the distance at which the *other* senders were last, the lower median of them
+
+Sites that take more steps are farther away, and the second term leaves them as they are. No sender
+can stretch the limit for itself. Senders that lie together can stretch each other's without bound,
+where more than half of the others that the site has heard are with them: two where it has heard
+only those two. It needs no majority: with the exponential graph a site receives
+one proxy a round, so there is nobody to take a median over.
+
+``median`` clips in the same way, and then takes the middle value of each parameter over the site's
+own proxy and those received. It needs a graph in which a site hears two others or more in a round
+("complete", or "random" with a degree above 1); with fewer it is ``clip``.
+
+Guarantees, for every rule but ``none``:
+    * all that one sender has waiting is one voice, however many shares it comes in (``Guard.due``
+      says how many shares that may be);
+    * every way by which a peer's parameters reach the proxy goes through ``Guard.mix``, also at a
+      site that has no weight of its own;
+    * what is within its limit is added as it is, bit for bit as without a defence.
+
+It bounds what one sender can do in one round; it does not detect who lies.
+docs/research/exchange.md has what it buys and what it costs.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import combinations, islice
+from statistics import median, median_low
 
+import torch
 from torch import Tensor
 
 from proxyfl.errors import TransportError
-from proxyfl.gossip.pushsum import Mass
+from proxyfl.gossip.pushsum import Mass, add
 from proxyfl.gossip.routes import Routes, routes
-from proxyfl.node.exchange.books import Part
 from proxyfl.node.exchange.messages import Share
+from proxyfl.node.exchange.protocol import NotYet
+from proxyfl.node.exchange.store import HANDED_OVER, Books, Part
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.transport import wire
@@ -32,6 +76,13 @@ MOST_MEANS = 2.0
 """No share carries more than a member with so many times the mean weight sends on that edge. A site
 with more weight keeps the rest and sends it later, so honest weight is only delayed. All members
 agree on the number: it belongs to the protocol."""
+
+
+MOST_HANDOVERS = 4
+"""Shares that one leaving member hands to one site, at most."""
+
+MOST_VIEWS = 256
+"""Graphs that are looked at for one share, the most likely ones first."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +125,85 @@ class Proxy:
 
 
 class Mixer:
-    """Turns masses into frames and back, for one site."""
+    """Decides which shares one site takes, and turns masses into frames and back.
 
-    def __init__(self, roster: Roster, me: str, proxy: Proxy) -> None:
+    ``is_silent`` says which members are not heard from now."""
+
+    def __init__(self, roster: Roster, books: Books, proxy: Proxy) -> None:
         self.roster = roster
-        self.me = me
+        self.books = books
+        self.me = books.me
         self.proxy = proxy
+        self.is_silent: Callable[[str], bool] = lambda name: False
 
-    def check(self, share: Share, frame: bytes | memoryview) -> None:
+    def admit(self, share: Share, frame: bytes | memoryview) -> str:
+        """Raise TransportError unless the share may be stored, NotYet if it may be later.
+
+        Returns the note to put on record with the verdict."""
+        self.check_frame(share, frame)
+        edges = self._edges(share)
+        heaviest = max((edge.heaviest for edge in edges), default=Fraction(0))
+        if share.exact_weight <= heaviest:
+            return ""
+        fault = f"the graph of round {share.round} sends nothing from {share.sender!r} to here"
+        if edges:
+            fault = (
+                f"a weight of {float(share.exact_weight):g} from {share.sender!r} in round "
+                f"{share.round}; that edge carries at most {float(heaviest):g}"
+            )
+        if self.books.peers.known(share.sender).state != "active":
+            return self._check_handover(share)
+        here = self.books.position().round
+        if here <= share.round + 1 and here < self.books.rounds:
+            raise NotYet(f"{fault}, as far as is known here")
+        raise TransportError(fault)
+
+    def _check_handover(self, share: Share) -> str:
+        taken = self.books.handovers(share.sender)
+        heaviest = self._handover_edge(share).heaviest_handover
+        if taken >= MOST_HANDOVERS:
+            raise TransportError(f"{share.sender!r} leaves, and has handed over {taken} times here")
+        if share.exact_weight > heaviest:
+            raise TransportError(
+                f"{share.sender!r} leaves, and hands over a weight of "
+                f"{float(share.exact_weight):g}; at most {float(heaviest):g} go to one site at once"
+            )
+        return HANDED_OVER
+
+    def _edges(self, share: Share) -> list[Edge]:
+        """The edges of all graphs that may be the sender's; the first that carries it is enough."""
+        edges = []
+        for left in islice(self._views(share), MOST_VIEWS):
+            edge = self.edge(share.sender, self.me, share.round, version=share.version, left=left)
+            if edge is not None:
+                edges.append(edge)
+                if share.exact_weight <= edge.heaviest:
+                    break
+        return edges
+
+    def _handover_edge(self, share: Share) -> Edge:
+        """A graph in which the fewest members share the weight."""
+        members = self.members(share.version, share.round)
+        absent = (self._gone(share) | self._silent(members)) - {share.sender, self.me}
+        return Edge(1.0, len(members) / max(1, len(members - absent)))
+
+    def _views(self, share: Share) -> Iterator[set[str]]:
+        """Who has left, by what the sender may know: first what this site knows, then what differs
+        from that in one member, in two, and so on."""
+        gone = self._gone(share)
+        members = self.members(share.version, share.round)
+        uncertain = sorted((gone | self._silent(members)) - {share.sender, self.me})
+        for count in range(len(uncertain) + 1):
+            for changed in combinations(uncertain, count):
+                yield gone ^ set(changed)
+
+    def _silent(self, members: set[str]) -> set[str]:
+        return {name for name in members if self.is_silent(name)}
+
+    def _gone(self, share: Share) -> set[str]:
+        return self.books.peers.gone() - {share.sender, self.me}
+
+    def check_frame(self, share: Share, frame: bytes | memoryview) -> None:
         """Raise TransportError unless ``frame`` may be added."""
         manifest = self._manifest(share.version)
         if share.sender not in manifest.names():
@@ -94,7 +216,7 @@ class Mixer:
                 f"{share.sender!r}, round {share.round}: a weight of {float(weight):g}; expected "
                 f"more than 0 and at most the {len(manifest.members)} members' total."
             )
-        found = self._examined(frame, manifest, share.sender, share.round)
+        found = self._examine(frame, manifest, share.sender, share.round)
         if found.weight != float(weight):
             raise TransportError(
                 f"{share.sender!r}, round {share.round}: the frame says weight {found.weight:g}, "
@@ -109,20 +231,20 @@ class Mixer:
     def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
         """The frame of a part of this site's mass."""
         sender = self.roster.current.position(self.me)
-        return self._encoded(round, sender, weight, theta)
+        return self._encode(round, sender, weight, theta)
 
     def mass(self, part: Part) -> Mass:
         """The mass in a stored frame."""
         manifest = self._manifest(part.version)
-        found = self._examined(part.frame, manifest, part.sender, part.round)
+        found = self._examine(part.frame, manifest, part.sender, part.round)
         return Mass(found.to_tensor(), float(part.weight))
 
-    def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
+    def encode_own(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""
-        return self._encoded(0, 0, weight, theta)
+        return self._encode(0, 0, weight, theta)
 
-    def kept(self, content: bytes | memoryview) -> Tensor:
-        """The parameters that ``to_keep`` put away."""
+    def decode_own(self, content: bytes | memoryview) -> Tensor:
+        """The parameters that ``encode_own`` put away."""
         message = wire.decode(
             content,
             expect_sender=0,
@@ -203,10 +325,10 @@ class Mixer:
                 name = self.me
             shares[name] = shares.get(name, 0.0) + share
         if leaving and self.me in shares:
-            shares = self._handed_over(shares, round, blocked, left)
+            shares = self._hand_over(shares, round, blocked, left)
         return shares
 
-    def _handed_over(
+    def _hand_over(
         self, shares: dict[str, float], round: int, blocked: Collection[str], left: Collection[str]
     ) -> dict[str, float]:
         rest = shares.pop(self.me)
@@ -249,7 +371,7 @@ class Mixer:
             entries.append(Entry(part.sender, place, part.round, self.mass(part)))
         return sorted(entries, key=lambda entry: (entry.place, entry.round))
 
-    def _encoded(self, round: int, sender: int, weight: Fraction, theta: Tensor) -> bytes:
+    def _encode(self, round: int, sender: int, weight: Fraction, theta: Tensor) -> bytes:
         model = self.proxy.model
         message = wire.Message(round, sender, float(weight), theta.cpu(), model)
         return wire.encode(message)
@@ -259,7 +381,7 @@ class Mixer:
             raise TransportError(f"Version {version} of the manifest is not known here.")
         return self.roster.versions[version]
 
-    def _examined(
+    def _examine(
         self, frame: bytes | memoryview, manifest: Manifest, sender: str, round: int
     ) -> wire.Examined:
         return wire.examine(
@@ -269,3 +391,115 @@ class Mixer:
             expect_model=self.proxy.model,
             expect_size=self.proxy.size,
         )
+
+
+RULES = ("none", "clip", "median")
+RADIUS = 3.5
+PEERS = 1.5
+MEMORY = 32
+"""Rounds whose ways are remembered."""
+
+
+@dataclass
+class Guard:
+    """One site's defence; ``rule`` "none" adds up what arrives as it is."""
+
+    rule: str = "clip"
+    radius: float = RADIUS
+    ways: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    distances: dict[str, float] = field(default_factory=dict)
+    """How far from the site's own proxy each sender was last."""
+    clipped: list[str] = field(default_factory=list)
+    """The senders whose voices were pulled in the last sum."""
+
+    def note_move(self, way: float) -> None:
+        """Take note of how far a round of the site's own training has moved its proxy."""
+        self.ways.append(way)
+
+    def limit(self, sender: str) -> float:
+        """The largest distance of a sender's voice from the site's own proxy."""
+        own = self.radius * median(self.ways) if self.ways else 0.0
+        others = [distance for name, distance in self.distances.items() if name != sender]
+        return max(own, PEERS * median_low(others)) if others else own
+
+    def state(self) -> str:
+        """What the next round depends on, as text."""
+        return json.dumps({"ways": list(self.ways), "distances": self.distances})
+
+    def restore(self, state: str) -> None:
+        """Continue from ``state``; from nothing if it is empty."""
+        if state:
+            content = json.loads(state)
+            self.ways.extend(content["ways"])
+            self.distances.update(content["distances"])
+
+    def due(self, parts: Sequence[Part], me: str, heaviest: Fraction) -> list[Part]:
+        """The parts to add in one round: of each sender the oldest, and further ones as long as all
+        of them together are no heavier than one share may be. The others wait."""
+        if self.rule == "none":
+            return list(parts)
+        chosen = []
+        weights: dict[str, Fraction] = {}
+        for part in sorted(parts, key=lambda part: part.round):
+            if part.sender == me:
+                chosen.append(part)
+                continue
+            before = weights.get(part.sender)
+            weights[part.sender] = (before or Fraction(0)) + part.weight
+            if before is None or weights[part.sender] <= heaviest:
+                chosen.append(part)
+        return chosen
+
+    def mix(self, entries: Sequence[Entry], me: str) -> Mass | None:
+        """The sum of ``entries``, in their order, by the rule; None if all of it weighs nothing.
+
+        One or more of them are the site's own."""
+        if self.rule != "none":
+            anchor = _own_proxy(entries, me)
+            voices = _voices(entries, me)
+            for sender, voice in voices.items():
+                self.distances[sender] = float((voice.theta - anchor).norm())
+            pulled = {sender: self._pull(sender, voices[sender], anchor) for sender in voices}
+            self.clipped = [name for name, mass in pulled.items() if mass is not voices[name]]
+            if self.rule == "median" and len(voices) > 1:
+                proxies = [anchor, *(mass.theta for mass in pulled.values())]
+                weight = math.fsum(entry.mass.w for entry in entries)
+                return Mass(torch.stack(proxies).quantile(0.5, dim=0), weight)
+            entries = _replace_masses(entries, {sender: pulled[sender] for sender in self.clipped})
+        masses = [entry.mass for entry in entries if entry.mass.w > 0]
+        return add(masses) if masses else None
+
+    def _pull(self, sender: str, voice: Mass, anchor: Tensor) -> Mass:
+        """A sender's ``voice``, pulled towards ``anchor`` as far as its limit asks."""
+        distance = self.distances[sender]
+        limit = self.limit(sender)
+        if distance <= limit:
+            return voice
+        return Mass(anchor + (voice.theta - anchor) * (limit / distance), voice.w)
+
+
+def _own_proxy(entries: Sequence[Entry], me: str) -> Tensor:
+    own = [entry.mass for entry in entries if entry.sender == me]
+    weighty = [mass for mass in own if mass.w > 0]
+    return add(weighty).theta if weighty else own[0].theta
+
+
+def _voices(entries: Sequence[Entry], me: str) -> dict[str, Mass]:
+    """All that each sender has sent."""
+    shares: dict[str, list[Mass]] = {}
+    for entry in entries:
+        if entry.sender != me and entry.mass.w > 0:
+            shares.setdefault(entry.sender, []).append(entry.mass)
+    return {sender: add(masses) for sender, masses in shares.items()}
+
+
+def _replace_masses(entries: Sequence[Entry], changed: Mapping[str, Mass]) -> list[Entry]:
+    """``entries``, with a sender's ``changed`` mass in the place of its first share."""
+    waiting = dict(changed)
+    result = []
+    for entry in entries:
+        if entry.sender not in changed:
+            result.append(entry)
+        elif entry.sender in waiting:
+            result.append(replace(entry, mass=waiting.pop(entry.sender)))
+    return result

@@ -29,24 +29,25 @@ from proxyfl.federation.client import Client
 from proxyfl.node import assembly, proposal
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange.auditlog import CLOCK_SECONDS
+from proxyfl.node.exchange.courier import dial
 from proxyfl.node.exchange.service import ABOUT, about
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.ways import dial
 from proxyfl.node.members import holdout
-from proxyfl.node.members.card import Card, fingerprint_of
 from proxyfl.node.members.identity import (
     KEY_FILE,
     NEXT_FOLDER,
     SEALING_FILE,
+    Card,
     Identity,
     check_dates,
     check_folder,
     check_secret,
+    fingerprint_of,
 )
 from proxyfl.node.members.manifest import Manifest, notes
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
-from proxyfl.node.members.trust import check_code, code_of, named_code
+from proxyfl.node.members.trust import check_code, code_names, code_of
 from proxyfl.node.members.versions import PROTOCOL, other_protocol
 from proxyfl.node.observe import status, verdict
 from proxyfl.node.summing import rehearse
@@ -78,41 +79,41 @@ class Caution(Exception):
 
 def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     """All checks, as they are done."""
-    yield _tried("private keys", lambda: _keys(folder))
-    identity = _tried("certificate", lambda: _certificate(Identity(folder, site.name)))
+    yield _run_check("private keys", lambda: _keys(folder))
+    identity = _run_check("certificate", lambda: _certificate(Identity(folder, site.name)))
     yield identity
     if not identity.ok:
         return
-    yield _tried("clock", lambda: _clock(folder))
-    yield _tried("records", lambda: _records(folder))
+    yield _run_check("clock", lambda: _clock(folder))
+    yield _run_check("records", lambda: _records(folder))
     found: list[Roster] = []
-    yield _tried("manifest", lambda: _manifest(site, folder, found))
+    yield _run_check("manifest", lambda: _manifest(site, folder, found))
     if not found:
         return
     roster = found[0]
-    yield _tried("members' certificates", lambda: _members(roster))
-    yield _tried("code", lambda: _code(site, roster.current))
+    yield _run_check("members' certificates", lambda: _members(roster))
+    yield _run_check("code", lambda: _code(site, roster.current))
     clients: list[Client] = []
-    yield _tried("data", lambda: _data(site, folder, roster.current))
+    yield _run_check("data", lambda: _data(site, folder, roster.current))
     if is_url(site.data.source):
-        yield _tried("query", lambda: _query(site, folder))
+        yield _run_check("query", lambda: _query(site, folder))
     else:
-        yield _tried("form of the file", lambda: _form(site, folder))
-    yield _tried("models and one DP step", lambda: _step(site, folder, roster.current, clients))
+        yield _run_check("form of the file", lambda: _form(site, folder))
+    yield _run_check("models and one DP step", lambda: _step(site, folder, roster.current, clients))
     if clients:
-        yield _tried("declared numbers", lambda: _declared(site, clients[0]))
-        yield _tried("budget", lambda: _budget(clients[0], roster.current, site, folder))
+        yield _run_check("declared numbers", lambda: _describe_declared(site, clients[0]))
+        yield _run_check("budget", lambda: _budget(clients[0], roster.current, site, folder))
         agreed = roster.current
         if agreed.proxy.architecture == "linear" and agreed.task.is_classification:
-            yield _tried("size", lambda: _size(clients[0], roster.current, site, folder))
-        yield _tried("disk", lambda: _disk(clients[0], folder))
+            yield _run_check("size", lambda: _size(clients[0], roster.current, site, folder))
+        yield _run_check("disk", lambda: _disk(clients[0], folder))
     if site.network.folder:
-        yield _tried("exchange folder", lambda: _writable(folder / site.network.folder))
+        yield _run_check("exchange folder", lambda: _writable(folder / site.network.folder))
         return
     yield from _network(site, folder, roster, wait)
 
 
-def _tried(check: str, look: Callable[[], str]) -> Line:
+def _run_check(check: str, look: Callable[[], str]) -> Line:
     try:
         return Line(check, True, look())
     except Caution as caution:
@@ -200,7 +201,7 @@ def _manifest(site: Site, folder: Path, found: list[Roster]) -> str:
 def _code(site: Site, agreed: Manifest) -> str:
     """The code that names lead to; nothing is imported here."""
     check_code(agreed, site.trust)
-    named = ", ".join(named_code(agreed))
+    named = ", ".join(code_names(agreed))
     own = ", ".join(filter(is_code, [site.model.architecture, site.data.source]))
     said = f"the manifest names {named}, which trust.modules allows" if named else ""
     ours = f"site.toml names {own}" if own else ""
@@ -267,7 +268,7 @@ def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> 
     )
 
 
-def _declared(site: Site, client: Client) -> str:
+def _describe_declared(site: Site, client: Client) -> str:
     """What an observer learns of the number of examples, and how the promise may fail."""
     asked = site.privacy
     promise = f"delta {client.ledger.delta:g}, {client.ledger.relation}"
@@ -369,7 +370,7 @@ def _network(site: Site, folder: Path, roster: Roster, wait: float) -> Iterator[
     identity = roster.identity
     answering: list[Any] = []
     if site.network.listen:
-        yield _tried("own port", lambda: _listen(site, folder, roster, answering))
+        yield _run_check("own port", lambda: _listen(site, folder, roster, answering))
     try:
         deadline = time.monotonic() + wait
         for card in roster.others():
@@ -384,7 +385,7 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
     from proxyfl.transport.grpc.server import Server
 
     def who(certificate: bytes) -> str:
-        name = roster.named(fingerprint_of(certificate))
+        name = roster.name_of(fingerprint_of(certificate))
         if name is None:
             raise TransportError("Only members are answered.")
         return name
@@ -416,7 +417,7 @@ def _peer_line(card: Card, identity: Identity, roster: Roster, deadline: float) 
     if not card.address:
         return Line(check, True, "can only dial out: it will call this site, or use a relay")
     while True:
-        line = _tried(check, lambda: _peer(card, identity, roster))
+        line = _run_check(check, lambda: _peer(card, identity, roster))
         if line.ok or time.monotonic() > deadline:
             return line
         time.sleep(1.0)

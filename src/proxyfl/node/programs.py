@@ -103,7 +103,7 @@ def write_programs(
         "Use private.pt2 or private.onnx."
     ]
     path = out / "private.pt2"
-    program = _exported(plain, inputs)
+    program = _export(plain, inputs)
     torch.export.save(program, path)
     said = torch.export.load(path).module()
     _compare(path, expected, said(inputs), said(inputs[:1]))
@@ -129,7 +129,7 @@ def _write_script(model: nn.Module, inputs: Tensor, path: Path) -> Path:
     return path
 
 
-def _exported(model: nn.Module, inputs: Tensor) -> Any:
+def _export(model: nn.Module, inputs: Tensor) -> Any:
     # a batch of one would be taken for a constant
     batch = inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:])
     with torch.no_grad():
@@ -193,7 +193,7 @@ def encoding_of(schema: Schema) -> dict[str, Any]:
         found["missing"] = sorted({"", *map(canonical, (*schema.missing, *column.missing))})
         found["indicator"] = column.indicator
         if column.is_measured:
-            found |= _measured(column)
+            found |= _describe_measure(column)
             if column.type == "date":
                 found["formats"] = list(column.formats)
                 found |= _until(schema, column)
@@ -214,7 +214,7 @@ def encoding_of(schema: Schema) -> dict[str, Any]:
     }
 
 
-def _measured(column: Column) -> dict[str, Any]:
+def _describe_measure(column: Column) -> dict[str, Any]:
     low, high = column.range
     slips = []
     if not column.possible:

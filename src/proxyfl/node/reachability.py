@@ -20,7 +20,7 @@ from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.messages import Hello
 from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
-from proxyfl.node.members.card import Card
+from proxyfl.node.members.identity import Card
 from proxyfl.node.observe.lines import Attention
 
 SPEAKS_SECONDS = 5.0
@@ -106,7 +106,7 @@ class Reachability:
         for others themselves."""
         peers = self.books.peers
         gone = peers.gone()
-        is_ending = bool(peers.released_all(self.books.rounds))
+        is_ending = bool(peers.peers_done(self.books.rounds))
         names = []
         for card in self.service.roster.others():
             name = card.name
@@ -224,7 +224,7 @@ class Reachability:
     def _silence(self, hello: Hello, problem: str) -> Obstacle | None:
         name = hello.sender
         heard = self.service.silence(name) < self._freshness
-        if heard and self.exchange.admitted(name) and self.courier.reachable(name):
+        if heard and self.exchange.is_admitted(name) and self.courier.reachable(name):
             return None
         return Obstacle("unreachable", f"{name} cannot be reached. {problem}".rstrip())
 

@@ -46,10 +46,10 @@ from proxyfl.node.agreement import (
     View,
 )
 from proxyfl.node.exchange.auditlog import AuditLog
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.messages import Header, Hello, Parcel, Summand
 from proxyfl.node.exchange.protocol import Exchange, Start
+from proxyfl.node.exchange.store import Books
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.manifest import Masked as Terms
 from proxyfl.node.reachability import Reachability

@@ -41,19 +41,22 @@ from proxyfl.federation.prevalence import NOTHING, Meaning
 from proxyfl.federation.rounds import ClientRound, run_rounds
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.node import assembly, keeping, recording
-from proxyfl.node.admission import Admission
 from proxyfl.node.backup import RESTORED_FILE
-from proxyfl.node.defence import Guard
-from proxyfl.node.ending import Ending
 from proxyfl.node.exchange.auditlog import FILE as AUDIT_FILE
 from proxyfl.node.exchange.auditlog import AuditLog
-from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, Exchange, RestoredError
 from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import LEAVE_FILE, STOP_FILE, Store, is_stop_requested, locked
+from proxyfl.node.exchange.store import (
+    LEAVE_FILE,
+    STOP_FILE,
+    Books,
+    Store,
+    hold_folder,
+    is_stop_requested,
+)
 from proxyfl.node.exits import End, StopRequested
 from proxyfl.node.members import holdout
 from proxyfl.node.members.identity import Identity
@@ -63,10 +66,10 @@ from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
 from proxyfl.node.members.trust import code_of
 from proxyfl.node.members.versions import RELEASE
-from proxyfl.node.mixing import Mixer, Proxy
+from proxyfl.node.mixing import Guard, Mixer, Proxy
 from proxyfl.node.observe import status
 from proxyfl.node.observe.lines import Attention
-from proxyfl.node.participation import Participant
+from proxyfl.node.participation import Ending, Participant
 from proxyfl.node.reachability import LASTING_SECONDS, Reachability
 from proxyfl.node.summing import QuorumLost, SiteSum
 from proxyfl.records.reading import SITE_CLIENT
@@ -132,7 +135,7 @@ class Node:
         """A round that waits, the steps that the budget covers in it, and why it is the last."""
         self._is_lock_told = False
         self._stack = contextlib.ExitStack()
-        self._tag = self._stack.enter_context(locked(folder))
+        self._tag = self._stack.enter_context(hold_folder(folder))
         try:
             self._assemble(site, folder, seed)
         except BaseException:
@@ -179,9 +182,8 @@ class Node:
         )
         shared = self.client.learner.shared
         proxy = Proxy(params.fingerprint(shared), params.size(shared))
-        self.mixer = Mixer(self.roster, site.name, proxy)
-        self.admission = Admission(self.mixer, self.books)
-        self.exchange = Exchange(self.books, self.admission.check)
+        self.mixer = Mixer(self.roster, self.books, proxy)
+        self.exchange = Exchange(self.books, self.mixer.admit)
         self.service = Service(self.identity, self.roster, self.exchange, self.log)
         # A vector of a masked sum has 8 bytes for each parameter, a proxy with its optimizer 12.
         self.largest = (4 if manifest.masked is None else 16) * proxy.size + FRAME_OVERHEAD
@@ -201,7 +203,7 @@ class Node:
             patience=site.network.patience,
             say=self.say,
         )
-        self.admission.is_silent = lambda name: not self.reach.is_there(name)
+        self.mixer.is_silent = lambda name: not self.reach.is_there(name)
         guard = Guard(site.defence.rule, site.defence.radius)
         guard.restore(self.books.defence())
         self.participant = Participant(
@@ -371,7 +373,7 @@ class Node:
             )
         self.books.start()
         silent = self._ask_around()
-        sightings = self.books.unanswered(round=round)
+        sightings = self.books.sightings_to_answer(round=round)
         if not sightings:
             rejoin = command("node", "rejoin", self.folder, "--round", "N")
             raise ConfigError(
@@ -413,7 +415,7 @@ class Node:
         deadline = time.monotonic() + REJOIN_SECONDS
         while True:
             witnesses = {name for name, _ in self.books.evidence.every()}
-            silent = [name for name in names if not self.exchange.admitted(name)]
+            silent = [name for name in names if not self.exchange.is_admitted(name)]
             silent = [name for name in silent if name not in witnesses]
             if not silent or time.monotonic() > deadline:
                 return silent
@@ -446,7 +448,7 @@ class Node:
             self.sum.start()
         mass = self.books.mass()
         if here.phase == "ready" and mass:
-            theta = self.mixer.kept(mass)
+            theta = self.mixer.decode_own(mass)
             self.client.receive(done, Mass(theta, float(here.weight)))
         network = self.site.network
         if network.listen and not network.folder:
@@ -475,7 +477,7 @@ class Node:
             largest=self.largest,
             threads=8 + len(self.roster.current.members),
             patience=self.site.network.timeout,
-            refused=self.service.refused,
+            refused=self.service.note_refusal,
         )
         self._stack.callback(server.stop)
 
@@ -487,7 +489,7 @@ class Node:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check()
-            if all(self.exchange.admitted(name) for name in names):
+            if all(self.exchange.is_admitted(name) for name in names):
                 return
             self.exchange.wait(0.2)
 
@@ -501,7 +503,7 @@ class Node:
         while True:
             self.check()
             self._follow_manifest()
-            silent = [name for name in self.reach.possible() if not self.exchange.admitted(name)]
+            silent = [name for name in self.reach.possible() if not self.exchange.is_admitted(name)]
             if not silent:
                 break
             self.reach.wait(
@@ -558,7 +560,7 @@ class Node:
             self._withdraw(reason)
             return self._leave()
         self.ending.await_handovers()
-        mixed = self.participant.taken_in(self.client.mass())
+        mixed = self.participant.take_in(self.client.mass())
         if mixed is not None:
             self.client.take(mixed)
         if self.sum is not None:
@@ -737,7 +739,7 @@ class Node:
         """The program stopped after a release: what was trained is kept, the round is finished."""
         here = self.books.position()
         if here.state != "active":
-            theta = self.mixer.kept(self.books.mass())
+            theta = self.mixer.decode_own(self.books.mass())
             kept = self.participant.withdraw_rest(Mass(theta, float(here.weight)))
             self.client.weight = kept.w
             return
@@ -753,7 +755,7 @@ class Node:
         rounds = []
         for card in self.roster.others():
             peer = self.books.peers.known(card.name)
-            if self.exchange.admitted(card.name) and peer.state == "active":
+            if self.exchange.is_admitted(card.name) and peer.state == "active":
                 rounds.append(peer.round)
         if rounds and min(rounds) > here.round + 1:
             last = self.roster.current.rounds - 1

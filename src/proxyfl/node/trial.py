@@ -147,10 +147,10 @@ def lay_out(
         members=tuple(cards),
     )
     say("All sites sign the manifest")
-    return agreed_by_all(Layout(folder, manifest, tuple(folders)), manifest)
+    return accept_everywhere(Layout(folder, manifest, tuple(folders)), manifest)
 
 
-def agreed_by_all(layout: Layout, manifest: Manifest) -> Layout:
+def accept_everywhere(layout: Layout, manifest: Manifest) -> Layout:
     """The same sites under another first manifest, which all accept."""
     manifests.write(layout.folder, manifest)
     for place in layout.sites:

@@ -18,10 +18,9 @@ from proxyfl.gossip.pushsum import Mass
 from proxyfl.gossip.routes import by_kind, routes
 from proxyfl.gossip.topology import Topology
 from proxyfl.node import assembly
-from proxyfl.node.defence import Guard
 from proxyfl.node.members import trust
 from proxyfl.node.members.site import FILE
-from proxyfl.node.mixing import Edge, Entry
+from proxyfl.node.mixing import Edge, Entry, Guard
 from proxyfl.settings import Defence
 from proxyfl.simulation import federation
 from proxyfl.simulation.config import Config
@@ -153,7 +152,7 @@ class SiteRules:
         kept: dict[int, Mass] = {}
         for client, mass in masses.items():
             if client not in leaving and round < self.training_rounds:
-                self.guards[client].moved(float((mass.theta - self._before[client]).norm()))
+                self.guards[client].note_move(float((mass.theta - self._before[client]).norm()))
             for receiver, part in divide(mass, plan.shares(client), client, mean).items():
                 if receiver == client:
                     kept[client] = part
@@ -173,7 +172,7 @@ class SiteRules:
     def add_up(self, round: int, client: int, shares: Mapping[int, Mass], mean: float) -> Mass:
         """The mass of one client after the round; ``mean`` is the mean weight of those present."""
         entries = [Entry(self.names[at], at, round, shares[at]) for at in sorted(shares)]
-        mixed = self.guards[client].mixed(entries, self.names[client])
+        mixed = self.guards[client].mix(entries, self.names[client])
         assert mixed is not None, "``routes`` refuses a round in which a client gets nothing"
         return mixed
 

@@ -16,8 +16,7 @@ from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import certified, reading
 
 if TYPE_CHECKING:  # they need the extra "node"
-    from proxyfl.node.members.card import Card
-    from proxyfl.node.members.identity import Identity
+    from proxyfl.node.members.identity import Card, Identity
 
 DESCRIPTION = """\
 Print one page for each client of a run, or for a site's folder: the mechanism, the unit and the
@@ -89,14 +88,14 @@ def _cards(folder: Path | None, given: Path | None) -> "list[Card]":
     """The cards by which a signature can be checked: the one given, or those of the site."""
     if given is not None:
         with _needing_node("Checking a signature"):
-            from proxyfl.node.members.card import read_card
+            from proxyfl.node.members.identity import read_card
         return [read_card(given)[0]]
     signer = None if folder is None else _signer(folder)
     if folder is None or signer is None:
         return []
-    from proxyfl.node.members.identity import retired_cards
+    from proxyfl.node.members.identity import read_retired_cards
 
-    return [signer.card(""), *retired_cards(folder)]
+    return [signer.card(""), *read_retired_cards(folder)]
 
 
 @contextmanager

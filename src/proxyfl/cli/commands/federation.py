@@ -23,10 +23,10 @@ from proxyfl.cli.options import JSON, Action, flag, option, print_json, repeatab
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.measures import DEFAULTS
-from proxyfl.node.members import card as cards
+from proxyfl.node.members import identity as cards
 from proxyfl.node.members import manifest
-from proxyfl.node.members.card import Card, spoken
-from proxyfl.node.members.trust import describe_code, named_code
+from proxyfl.node.members.identity import Card, spoken
+from proxyfl.node.members.trust import code_names, describe_code
 from proxyfl.node.members.versions import RELEASE
 from proxyfl.privacy.guarantee import largest, shown
 from proxyfl.settings import rounds_to_settle
@@ -321,7 +321,7 @@ def show(args: Namespace) -> int:
     """Print what a manifest says."""
     agreed = manifest.read(args.folder)
     if getattr(args, "json", False):
-        code = named_code(agreed)
+        code = code_names(agreed)
         print_json({**dataclasses.asdict(agreed), "hash": agreed.digest, "code": code})
         return 0
     console = Console(highlight=False, markup=False)
@@ -346,7 +346,7 @@ def show(args: Namespace) -> int:
             f"{masked.optimizer} with learning rate {masked.learning_rate:g} at every site. "
             f"{masked.coalition.sentence}"
         )
-    if named_code(agreed):
+    if code_names(agreed):
         say(describe_code(agreed), "bold")
     if agreed.schema is not None:
         say(

@@ -26,8 +26,7 @@ from proxyfl.node.exchange.auditlog import AuditLog
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exits import STOPPED_BY_PEER, End, StopRequested, describe, exit_code
 from proxyfl.node.members import holdout, manifest, roster, site
-from proxyfl.node.members.card import card_text, check_address, spoken
-from proxyfl.node.members.identity import Identity, card_file
+from proxyfl.node.members.identity import Identity, card_file, card_text, check_address, spoken
 from proxyfl.node.members.trust import describe_code
 from proxyfl.node.observe import status as statuses
 from proxyfl.node.observe.lines import FORMATS, Attention, Lines
@@ -183,7 +182,7 @@ def accept(args: Namespace) -> int:
     if described:
         print(described, flush=True)
     identity = Identity(folder, settings.name)
-    changed = roster.changed_keys(folder, agreed)
+    changed = roster.find_changed_keys(folder, agreed)
     roster.accept(folder, identity, agreed, settings.trust)
     for name in changed:
         print(f"{name} has a new key, which its old key signed for. The old one is refused now.")
@@ -334,7 +333,7 @@ def rejoin(args: Namespace) -> int:
 def redraw(args: Namespace) -> int:
     """Draw a new test part."""
     _, folder = site.read(args.folder)
-    with store.locked(folder):
+    with store.hold_folder(folder):
         holdout.redraw(folder)
         AuditLog(folder / AUDIT_FILE).add("test part drawn again")
     print(f"{folder / holdout.FILE} now draws another test part. Back it up with the folder.")
@@ -398,7 +397,7 @@ def _move_key(folder: Path, identity: Identity) -> str:
     key = f"{identity.fingerprint[:16]}..."
     if store.is_running(folder):
         return f"The running site changes to its new key {key} at once."
-    with store.locked(folder):
+    with store.hold_folder(folder):
         identity.move()
     return f"This site's key is {key} from now on; the old one is removed."
 

@@ -1,9 +1,16 @@
-"""Decides when what is sent to which peer, in the background.
+"""Background sender: schedules hellos and shares for each peer, and takes them there.
 
 A share is sent until its verdict arrives; a hello goes out now and then, and at once when a round
 waits for a peer. What a peer does not answer, or puts off, is sent again after a pause that grows
 up to ``SLOWEST`` seconds, and so is whatever cannot reach it. Between turns the courier sleeps:
-many sites can share a machine.
+many sites can share a machine. A message takes the first of these ways that there is:
+
+    a folder is set                  seal it, and leave it there
+    the peer has an address          call it
+    the peer holds a stream to us    hand it over there
+    neither                          seal it, and ask any member that both can reach to pass it on
+
+Only a call brings the answer back at once; by the other ways it comes as a message of its own.
 
 Guarantees:
     * what is asked for while a visit is under way still goes out: a time is set before the
@@ -17,17 +24,130 @@ Guarantees:
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
-from proxyfl.errors import PeerRefused, ProxyFLError
+from proxyfl.errors import PeerRefused, ProxyFLError, TransportError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Header
+from proxyfl.node.exchange.messages import Header, Hello, Share, Summand, Verdict
 from proxyfl.node.exchange.service import RELAY, Service
-from proxyfl.node.exchange.ways import Ways
-from proxyfl.node.members.card import Card
+from proxyfl.node.members.identity import Card, Identity, tls_name
 from proxyfl.transport.files import Folder
+
+
+class Client(Protocol):
+    """The asking end of a connection (``proxyfl.transport.grpc.client``, imported when used)."""
+
+    def send(self, *parts: bytes | memoryview, timeout: float) -> bytes:
+        """The peer's answer to the message that ``parts`` make up."""
+        ...
+
+    def follow(self) -> Iterator[bytes]:
+        """The peer's messages for this site."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+def dial(card: Card, identity: Identity, *, largest: int) -> Client:
+    """A connection to a member with an address, made when first used."""
+    from proxyfl.transport.grpc import Credentials
+    from proxyfl.transport.grpc.client import Client as Channel
+
+    return Channel(
+        card.address,
+        tls_name(card.fingerprint),
+        credentials=lambda: Credentials(identity.key_pem(), identity.tls_certificate(), card.pem),
+        largest=largest,
+    )
+
+
+class Ways:
+    """One site's ways to its peers. Use it from any thread."""
+
+    def __init__(
+        self, service: Service, *, largest: int, timeout: float, folder: Folder | None
+    ) -> None:
+        self.service = service
+        self.largest = largest
+        self.timeout = timeout
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._clients: dict[str, tuple[Card, Client]] = {}
+        self._closed = False
+
+    def carry(self, card: Card, head: bytes, body: bytes | memoryview = b"") -> bytes:
+        """Take a message to a peer by whichever way there is; the answer, if it came at once."""
+        self.service.traffic["bytes_sent"] += len(head) + len(body)
+        self.service.traffic["messages_sent"] += 1
+        if card.address and self.folder is None:
+            return self.client(card).send(head, body, timeout=self.timeout)
+        message = b"".join([head, body])
+        if self.folder is not None:
+            self._leave(self.folder, card, message)
+        elif self.service.has_dialled_in(card.name):
+            self.service.hand(card.name, message)
+        else:
+            self._relay(card, message)
+        return b""
+
+    def client(self, card: Card) -> Client:
+        """The connection to a member with an address."""
+        with self._lock:
+            if self._closed:
+                raise TransportError("This site has let go of its connections.")
+            known = self._clients.get(card.name)
+            if known is not None and known[0] == card:
+                return known[1]
+            client = dial(card, self.service.identity, largest=self.largest)
+            self._clients[card.name] = (card, client)
+        if known is not None:  # its address or its key is another one now
+            known[1].close()
+        return client
+
+    def close(self) -> None:
+        """Let go of all connections, for good; calls in progress end."""
+        with self._lock:
+            self._closed = True
+            clients = list(self._clients.values())
+            self._clients.clear()
+        for _, client in clients:
+            client.close()
+
+    def _leave(self, folder: Folder, card: Card, message: bytes) -> None:
+        header, _ = messages.begin(message)
+        kind = type(header).__name__.lower()
+        if isinstance(header, Hello) and header.answer:
+            # A slot of its own: a question that was made before must not take its place.
+            kind = "answer"
+        slot = f"{self.service.identity.name}-{kind}"
+        if isinstance(header, Share | Verdict):
+            slot += f"-{header.round}"
+        if isinstance(header, Summand):
+            # A site is at most one step ahead of another, so the one before is not overwritten.
+            slot += f"-{header.step % 2}"
+        # A share is the same however often it is sent, and sealing it takes time.
+        if not (isinstance(header, Share) and folder.holds(card.name, slot)):
+            folder.put(self.service.seal(message, card.name), card.name, slot)
+
+    def _relay(self, card: Card, message: bytes) -> None:
+        sealed = self.service.seal(message, card.name)
+        reason = "no member has an address"
+        for relay in self.service.roster.others():
+            if not relay.address or relay.name == card.name:
+                continue
+            try:
+                self.client(relay).send(sealed, timeout=self.timeout)
+            except TransportError as error:
+                reason = str(error)
+                continue
+            return
+        raise TransportError(f"No way to {card.name!r}, which can only dial out: {reason}")
+
 
 QUICKEST = 0.2
 SLOWEST = 15.0
@@ -188,7 +308,7 @@ class Courier:
             if turn.busy or self._closing.is_set():
                 return IDLE
             wanted_at = turn.hello_due
-            if owes and self.service.exchange.admitted(card.name):
+            if owes and self.service.exchange.is_admitted(card.name):
                 wanted_at = min(turn.hello_due, turn.shares_due)
             now = time.monotonic()
             wait = max(wanted_at, turn.closed_until) - now
@@ -245,18 +365,18 @@ class Courier:
         exchange = self.service.exchange
         name = card.name
         if time.monotonic() >= turn.hello_due:
-            known = exchange.admitted(name)
+            known = exchange.is_admitted(name)
             pause = self.heartbeat if known else turn.retry
             turn.hello_due = time.monotonic() + pause
             hello = exchange.hello(name, time=int(time.time()))
             self._send(card, hello)
             exchange.was_told(hello)
-        if exchange.admitted(name) and time.monotonic() >= turn.shares_due:
+        if exchange.is_admitted(name) and time.monotonic() >= turn.shares_due:
             turn.shares_due = time.monotonic() + turn.retry
             for header, body in exchange.outgoing(name):
                 self._send(card, header, body)
         owed = exchange.owed_to()
-        if exchange.admitted(name) and name not in owed:
+        if exchange.is_admitted(name) and name not in owed:
             turn.retry = QUICKEST
         else:
             turn.retry = min(2 * turn.retry, SLOWEST)
@@ -288,7 +408,7 @@ class Courier:
         try:
             try:
                 for message in self.ways.client(card).follow():
-                    self.received(message, via=card.name)
+                    self.receive(message, via=card.name)
             except Exception as error:
                 if not self._closing.is_set():
                     self.service.log.add(
@@ -298,18 +418,18 @@ class Courier:
             self.service.fail(error)
         self._closing.wait(5 * QUICKEST)
 
-    def received(self, message: bytes, *, via: str | None) -> None:
+    def receive(self, message: bytes, *, via: str | None) -> None:
         """Handle a message that came by stream, relay or file, and send the answer on its way."""
         try:
             if message.startswith(RELAY):
-                message = self.service.opened(message)
+                message = self.service.unseal(message)
                 via = None
             answer = self.service.take(message, via=via)
             if answer:
                 self._answer(messages.begin(message)[0].sender, answer)
         except ProxyFLError as error:
             self.service.note_failure(error)
-            self.service.refused(str(error))
+            self.service.note_refusal(str(error))
 
     def _answer(self, sender: str, answer: bytes) -> None:
         card = self.service.roster.card(sender)
@@ -326,9 +446,9 @@ class Courier:
         try:
             for path, message in folder.waiting(self.service.identity.name):
                 if message.startswith(RELAY):
-                    self.received(message, via=None)
+                    self.receive(message, via=None)
                 else:
-                    self.service.refused(f"a file that is not sealed: {path.name}")
+                    self.service.note_refusal(f"a file that is not sealed: {path.name}")
                 path.unlink(missing_ok=True)
         except OSError as error:
             self.service.log.add("unreachable", reason=f"the folder: {error}"[:300])

@@ -1,4 +1,5 @@
-"""A site's history, by which a restored backup or a clone of a site is found out.
+"""Histories of sites, by which a restored backup or a clone of a site is found out: this site's own
+(``History``), and how far those of its peers were seen (``Peers``).
 
 A history is a list of chapters. Each start of the program begins one, and so does each release. A
 chapter has a tag of its own, drawn at random, and ends at a clock. Two copies of one site (a backup
@@ -36,19 +37,22 @@ Guarantees:
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxyfl.node.exchange.messages import (
     MOST_LISTED,
     NONE_SEEN,
     Stamp,
+    State,
     parse_ends,
     parse_weight,
     spell_end,
-    spelled_weight,
+    spell_weight,
 )
-from proxyfl.node.exchange.store import Store
 from proxyfl.seeds import fresh_bytes
+
+if TYPE_CHECKING:  # the store keeps histories, and they are read from it
+    from proxyfl.node.exchange.store import Store
 
 RECENT = 32
 """The ends of chapters in every hello; MOST_LISTED - RECENT are for those that are asked for."""
@@ -119,7 +123,7 @@ def explains(ends: Mapping[str, int], seen: Stamp) -> bool:
 class History:
     """A site's own history, over its store. Call its changes within a transaction."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: "Store") -> None:
         self.store = store
 
     def stamp(self) -> Stamp:
@@ -136,7 +140,7 @@ class History:
             held = max(self._held(), self._require(now.tag).held)
             run.execute(
                 "update chapters set clock = max(clock, ?), held = ? where tag = ?",
-                (now.clock, spelled_weight(held), now.tag),
+                (now.clock, spell_weight(held), now.tag),
             )
 
     def turn(self, tag: str | None = None) -> None:
@@ -193,12 +197,12 @@ class History:
         paid = max(0, seen.paid - base.paid)
         weight = Fraction(0)
         if rounds or paid:
-            weight = self._stored_twice(base) + parse_weight(seen.debt)
+            weight = self._weight_stored_twice(base) + parse_weight(seen.debt)
             if not _is_paid(base, chapters):
                 weight += base.held
         return Loss(rounds, paid, weight)
 
-    def _stored_twice(self, base: Chapter) -> Fraction:
+    def _weight_stored_twice(self, base: Chapter) -> Fraction:
         """The weight of the shares stored here that a copy which parted in ``base`` may have stored
         too: they are meant for a chapter of both, or for one of a lost copy."""
         with self.store.reading() as run:
@@ -237,7 +241,7 @@ class History:
             loss = self.loss(seen)
             base, lost = self._parting(seen)
             # Its weight is answered for once.
-            held = spelled_weight(base.held)
+            held = spell_weight(base.held)
             parted = base.parted or _PARTED_FROM_LOST
             if loss or _is_paid(base, lost):
                 parted = 0
@@ -278,7 +282,7 @@ class History:
             rows = run.execute(f"{_SELECT} where not lost order by number").fetchall()
         chapters = [_chapter(row) for row in rows]
         held = max(chapter.held for chapter in chapters)
-        parted = max(chapters, key=self._stored_twice).parted
+        parted = max(chapters, key=self._weight_stored_twice).parted
         return replace(chapters[0], held=held, parted=parted)
 
     def _is_older_than_chapters(self, seen: Stamp) -> bool:
@@ -313,7 +317,7 @@ class History:
                     now.boot,
                     now.clock,
                     released,
-                    spelled_weight(self._held()),
+                    spell_weight(self._held()),
                     paid,
                 ),
             )
@@ -373,7 +377,7 @@ class Sightings:
     """Places in histories, by the peer that they are of (table "sightings") or that has shown them
     (table "evidence"). Over a site's store."""
 
-    def __init__(self, store: Store, table: str) -> None:
+    def __init__(self, store: "Store", table: str) -> None:
         self.store = store
         self.table = table
 
@@ -412,3 +416,111 @@ class Sightings:
             names = {name for name, _ in self.every()}
             for name in names if peers is None else names & set(peers):
                 run.execute(f"delete from {self.table} where peer = ?", (name,))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer as this site knows it: the last place that was seen of the history that it shows,
+    ``seen``, and what it has said. ``release`` and ``protocol`` are what it runs."""
+
+    name: str
+    seen: Sighting
+    state: State = "active"
+    accepted: str = ""
+    version: int = 0
+    release: str = ""
+    protocol: str = ""
+
+    @property
+    def stamp(self) -> Stamp:
+        """The last place that was seen."""
+        return self.seen.stamp
+
+    @property
+    def round(self) -> int:
+        """The first round that the peer has not been seen to release."""
+        return self.seen.round
+
+
+_COLUMNS = (
+    "epoch, boot, tag, clock, round, past, paid, debt, proof, state, accepted, version, release,"
+    " protocol"
+)
+
+
+class Peers:
+    """A site's peers, over its store."""
+
+    def __init__(self, store: "Store") -> None:
+        self.store = store
+        self.sightings = Sightings(store, "sightings")
+
+    def known(self, name: str) -> Peer:
+        """The peer ``name``, as this site knows it."""
+        with self.store.reading() as run:
+            row = run.execute(f"select {_COLUMNS} from peers where name = ?", (name,)).fetchone()
+        if row is None:
+            return Peer(name, Sighting(Stamp(0, 0, "", 0), 0))
+        place, said = row[:9], row[9:]
+        return Peer(name, parse(place), *said)
+
+    def remember(self, peer: Peer) -> None:
+        """Write down what is known of a peer."""
+        place = spell(peer.seen)
+        said = (peer.state, peer.accepted, peer.version, peer.release, peer.protocol)
+        with self.store.transaction() as run:
+            run.execute(
+                f"insert or replace into peers (name, {_COLUMNS})"
+                f" values ({', '.join('?' * (1 + len(place) + len(said)))})",
+                (peer.name, *place, *said),
+            )
+
+    def follow(self, name: str, seen: Sighting) -> bool:
+        """Take note of a place that a share or a verdict of ``name`` shows, whatever becomes of it.
+
+        False if that place is not known to belong to the history that the peer has shown so far:
+        then it is a sighting, which the peer's next hello has to explain."""
+        known = self.known(name)
+        before = known.seen
+        if explains(before.ends, seen.stamp):
+            now = before
+        elif seen.stamp.tag == before.stamp.tag or self._leads_on(name, seen):
+            now = replace(merge_sightings(before, seen), paid=before.paid, debt=before.debt)
+            self.sightings.forget([name])
+        else:
+            self.sightings.add(name, seen)
+            return False
+        round = before.round
+        if seen.stamp.epoch == now.stamp.epoch:
+            round = max(round, seen.round)
+        news = replace(known, seen=replace(now, round=round))
+        if news != known:
+            self.remember(news)
+        return True
+
+    def _leads_on(self, name: str, seen: Sighting) -> bool:
+        """True if the past of ``seen`` has all that was seen of the peer before."""
+        places = [self.known(name).seen, *self.sightings.of(name)]
+        return all(explains(seen.ends, place.stamp) for place in places)
+
+    def peers_done(self, rounds: int) -> set[str]:
+        """The peers that were seen to release the last of ``rounds``."""
+        with self.store.reading() as run:
+            rows = run.execute("select name from peers where round >= ?", (rounds,))
+            return {name for (name,) in rows}
+
+    def gone(self) -> set[str]:
+        """The peers that have announced that they leave."""
+        with self.store.reading() as run:
+            rows = run.execute("select name from peers where state != 'active'")
+            return {name for (name,) in rows}
+
+
+def merge_sightings(before: Sighting, now: Sighting) -> Sighting:
+    """The place ``now``, which follows ``before``, with the past that is known of both."""
+    ends = now.ends | {tag: clock for tag, clock in before.ends.items() if tag not in now.ends}
+    del ends[now.stamp.tag]
+    past = [spell_end(tag, clock) for tag, clock in ends.items()]
+    # One proof of a place is enough: another one would be written at each hello.
+    proof = before.proof if before.proof and before.stamp == now.stamp else now.proof
+    return replace(now, past=tuple(past[:MOST_LISTED]), proof=proof)

@@ -249,7 +249,7 @@ _KINDS: dict[str, type[Header]] = {
 
 def head(header: Header, signer: Signer) -> bytes:
     """The message without its body."""
-    text = _encoded(header)
+    text = _encode(header)
     signature = signer.sign(_CONTEXT + text)
     return b"".join([_MAGIC, len(text).to_bytes(4, "big"), text, signature])
 
@@ -329,13 +329,13 @@ def parse_ends(past: Iterable[str]) -> dict[str, int]:
     return ends
 
 
-def spelled_weight(weight: Fraction) -> str:
+def spell_weight(weight: Fraction) -> str:
     """An exact weight as text: numerator/denominator, in hexadecimal digits."""
     return f"{weight.numerator:x}/{weight.denominator:x}"
 
 
 def parse_weight(text: str) -> Fraction:
-    """The weight that ``spelled_weight`` wrote; MessageError unless it is a sum of floats >= 0.
+    """The weight that ``spell_weight`` wrote; MessageError unless it is a sum of floats >= 0.
 
     A finer one would add digits to every weight that it is added to, until no header holds them;
     a larger one is no float."""
@@ -350,14 +350,12 @@ def parse_weight(text: str) -> Fraction:
             f"{text!r:.60}."
         )
     weight = Fraction(over, under)
-    if spelled_weight(weight) != text:
-        raise MessageError(
-            f"Expected the weight {spelled_weight(weight):.60}, spelled {text!r:.60}."
-        )
+    if spell_weight(weight) != text:
+        raise MessageError(f"Expected the weight {spell_weight(weight):.60}, spelled {text!r:.60}.")
     return weight
 
 
-def _encoded(header: Header) -> bytes:
+def _encode(header: Header) -> bytes:
     kind = type(header).__name__.lower()
     content = {"kind": kind, **dataclasses.asdict(header)}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -396,7 +394,7 @@ def _header(kind: type[Header], content: dict[str, Any]) -> Header:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         if field.name in content:
-            values[field.name] = _checked(field.name, field.type, content[field.name])
+            values[field.name] = _check_value(field.name, field.type, content[field.name])
         elif ADDED not in field.metadata:
             raise MessageError(
                 f"A {kind.__name__.lower()} without {field.name!r}: {sorted(content)!r:.200}."
@@ -412,7 +410,7 @@ def _header(kind: type[Header], content: dict[str, Any]) -> Header:
     return kind(**values)
 
 
-def _checked(name: str, hint: Any, value: Any) -> Any:
+def _check_value(name: str, hint: Any, value: Any) -> Any:
     if hint is int:
         if type(value) is int and 0 <= value < _LARGEST:
             return value
@@ -429,10 +427,10 @@ def _checked(name: str, hint: Any, value: Any) -> Any:
             return value
     elif hint == tuple[int, ...]:
         if isinstance(value, list) and len(value) <= MOST_LISTED:
-            return tuple(_checked(name, int, each) for each in value)
+            return tuple(_check_value(name, int, each) for each in value)
     elif hint == tuple[str, ...]:
         if isinstance(value, list) and len(value) <= MOST_LISTED:
-            return tuple(_checked(name, str, each) for each in value)
+            return tuple(_check_value(name, str, each) for each in value)
     elif value in hint.__args__:
         return value
     raise MessageError(f"A header's {name} is {value!r:.60}, which is not allowed.")

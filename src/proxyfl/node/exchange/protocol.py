@@ -28,9 +28,7 @@ from typing import Protocol
 
 from proxyfl._command import command
 from proxyfl.errors import ProxyFLError, TransportError
-from proxyfl.node.exchange.books import Books
-from proxyfl.node.exchange.frames import Arrived
-from proxyfl.node.exchange.history import RECENT, Sighting, explains
+from proxyfl.node.exchange.history import RECENT, Peer, Sighting, explains, merge_sightings
 from proxyfl.node.exchange.messages import (
     MOST_LISTED,
     Header,
@@ -43,7 +41,7 @@ from proxyfl.node.exchange.messages import (
     Summand,
     Verdict,
 )
-from proxyfl.node.exchange.peers import Peer, merged
+from proxyfl.node.exchange.store import Arrived, Books
 from proxyfl.node.members.manifest import MOST_ROUNDS
 
 MOST_UNAPPLIED = 4
@@ -103,6 +101,9 @@ class Exchange:
 
     def __init__(self, books: Books, check: Check) -> None:
         self.books = books
+        self.store = books.store
+        self.peers = books.peers
+        self.history = books.history
         self.manifest = ""
         self.accepted = ""
         self.has_ended = False
@@ -141,7 +142,7 @@ class Exchange:
             self._changes += 1
             self._changed.notify_all()
 
-    def admitted(self, name: str) -> bool:
+    def is_admitted(self, name: str) -> bool:
         """True if ``name`` has answered a hello of this start of the program."""
         return name in self._admitted
 
@@ -156,7 +157,7 @@ class Exchange:
             return False
         return not any(other <= round for other in last.owed)
 
-    def ended(self, peer: str) -> bool:
+    def has_peer_ended(self, peer: str) -> bool:
         """True if ``peer`` has said that it releases nothing more."""
         last = self._hellos.get(peer)
         return last is not None and last.ended
@@ -182,7 +183,7 @@ class Exchange:
             told = None
         if told is not None and told.ended:
             return True
-        if self.books.peers.known(peer).round < last:
+        if self.peers.known(peer).round < last:
             return False
         if state == "active" and self._stored.get(peer, -1) + 1 >= last:
             return True
@@ -190,7 +191,7 @@ class Exchange:
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
-        with self.books.store.reading():
+        with self.store.reading():
             stamp = self.books.stamp()
             here = self.books.position()
             paid, debt = self.books.settlement()
@@ -199,12 +200,12 @@ class Exchange:
                 manifest=self.manifest,
                 accepted=self.accepted,
                 round=here.released,
-                past=self.books.history.ends(also=self._asked.get(peer, ())),
+                past=self.history.ends(also=self._asked.get(peer, ())),
                 paid=paid,
                 debt=debt,
                 state=here.state,
                 owed=self.books.owed_rounds(peer, most=MOST_LISTED),
-                stored=self.books.stored_rounds(peer, most=MOST_LISTED),
+                stored=self.books.rounds_stored(peer, most=MOST_LISTED),
                 ended=self.has_ended,
                 time=time,
                 answer=answer,
@@ -215,14 +216,14 @@ class Exchange:
         """The peers for which something is to be sent."""
         if self.sums is None:
             return self.books.owed_to()
-        with self.books.store.reading():
+        with self.store.reading():
             return self.sums.owed_to()
 
     def outgoing(self, peer: str) -> list[tuple[Header, bytes | memoryview]]:
         """The messages, beside hellos, that ``peer`` lacks."""
         if self.sums is None:
-            return list(self.books.unsettled(peer))
-        with self.books.store.reading():
+            return list(self.books.outbox(peer))
+        with self.store.reading():
             return list(self.sums.outgoing(peer, self._start(peer, self.books.stamp())))
 
     def _start(self, peer: str, stamp: Stamp) -> Start:
@@ -267,9 +268,9 @@ class Exchange:
         Nothing is taken from a copy of a member that its hello has not explained."""
         if self.sums is None:
             raise TransportError(f"{header.sender!r} adds up; this federation exchanges shares.")
-        with self.books.store.transaction():
+        with self.store.transaction():
             seen = Sighting(header.stamp, 0, ())
-            if not self.books.peers.follow(header.sender, seen):
+            if not self.peers.follow(header.sender, seen):
                 raise TransportError("say hello first")
             self.sums.take(header, body)
         self.notify()
@@ -278,29 +279,29 @@ class Exchange:
         return answer
 
     def _take_hello(self, hello: Hello, time: int, proof: str) -> Header | None:
-        with self.books.store.transaction():
-            known = self.books.peers.known(hello.sender)
+        with self.store.transaction():
+            known = self.peers.known(hello.sender)
             seen = Sighting(hello.stamp, hello.round, hello.past, hello.paid, hello.debt, proof)
             forgotten = self._not_shown(known, seen)
             if forgotten is not None:
                 is_related = explains(seen.ends, known.stamp)
                 if not is_related and not explains(known.seen.ends, hello.stamp):
-                    self.books.peers.sightings.add(hello.sender, seen)
-                return self._restored(hello.sender, forgotten)
+                    self.peers.sightings.add(hello.sender, seen)
+                return self._report_seen(hello.sender, forgotten)
             news = replace(
                 known,
-                seen=merged(known.seen, seen),
+                seen=merge_sightings(known.seen, seen),
                 state=_next_state(known, hello),
                 accepted=hello.accepted,
                 version=hello.version,
                 release=hello.release,
                 protocol=hello.protocol,
             )
-            self.books.peers.sightings.forget([hello.sender])
+            self.peers.sightings.forget([hello.sender])
             if not self._is_overtaken(hello):
                 # Most hellos say nothing new, and a write waits for the disk.
                 if news != known:
-                    self.books.peers.remember(news)
+                    self.peers.remember(news)
                 if hello.state == "left":
                     self._take_back(hello)
                 self._hellos[hello.sender] = hello
@@ -317,7 +318,7 @@ class Exchange:
 
     def _not_shown(self, known: Peer, seen: Sighting) -> Sighting | None:
         """The furthest place that was seen of the peer and that it does not show, if any."""
-        places = self.books.peers.sightings.of(known.name)
+        places = self.peers.sightings.of(known.name)
         if known.stamp.tag:
             places.append(known.seen)
         ends = seen.ends
@@ -337,11 +338,10 @@ class Exchange:
 
         Most often a newer message has overtaken it. A machine that was set back with its memory
         says the same; it stops when it reads the answer, or is found out by its next release."""
-        peers = self.books.peers
-        was_seen = explains(peers.known(hello.sender).seen.ends, hello.stamp)
-        return was_seen and not peers.sightings.of(hello.sender)
+        was_seen = explains(self.peers.known(hello.sender).seen.ends, hello.stamp)
+        return was_seen and not self.peers.sightings.of(hello.sender)
 
-    def _restored(self, peer: str, seen: Sighting) -> Restored:
+    def _report_seen(self, peer: str, seen: Sighting) -> Restored:
         return Restored(
             *self._start(peer, self.books.stamp()),
             *seen.stamp.numbers,
@@ -354,17 +354,17 @@ class Exchange:
 
     def _take_back(self, hello: Hello) -> None:
         """A peer that has left stores nothing more: what it does not list as stored is ours."""
-        for share, _ in self.books.unsettled(hello.sender):
+        for share, _ in self.books.outbox(hello.sender):
             stored = share.round in hello.stored
             self.books.settle(hello.sender, share.round, share.sha256, stored=stored)
 
     def _take_share(self, share: Share, frame: bytes | memoryview, proof: str) -> Verdict:
         if share.round >= MOST_ROUNDS:
             raise TransportError(f"A share of round {share.round}: no manifest has it.")
-        with self.books.store.transaction():
+        with self.store.transaction():
             released = min(share.round + 1, self.books.rounds)
             seen = Sighting(share.stamp, released, share.past, proof=proof)
-            follows = self.books.peers.follow(share.sender, seen)
+            follows = self.peers.follow(share.sender, seen)
             earlier = self.books.verdict_on(share.sender, share.round)
             if earlier is not None:
                 sha256, outcome, reason = earlier
@@ -389,12 +389,11 @@ class Exchange:
         return verdict
 
     def _reason_to_wait(self, share: Share, *, follows: bool) -> str:
-        peers = self.books.peers
-        if share.epoch < peers.known(share.sender).stamp.epoch:
+        if share.epoch < self.peers.known(share.sender).stamp.epoch:
             return ""
-        if not follows or peers.sightings.of(share.sender):
+        if not follows or self.peers.sightings.of(share.sender):
             return "say hello first"
-        if not self.admitted(share.sender) and not self.books.history.knows(share.meant_for):
+        if not self.is_admitted(share.sender) and not self.history.knows(share.meant_for):
             return "it is meant for another copy of the receiver; say hello first"
         if self.is_rejoining:
             return "the receiver is about to rejoin"
@@ -404,20 +403,20 @@ class Exchange:
 
     def has_room(self, sender: str) -> bool:
         """True if another share of ``sender`` can be stored before some have been added."""
-        return self.books.unapplied(sender) < MOST_UNAPPLIED
+        return self.books.count_waiting(sender) < MOST_UNAPPLIED
 
     def _note_for(self, share: Share, frame: bytes | memoryview) -> str:
         """Raise TransportError unless the share may be stored; return the note on the verdict."""
         if self.books.position().state != "active":
             raise TransportError("the receiver has left the federation")
-        if share.epoch < self.books.peers.known(share.sender).stamp.epoch:
+        if share.epoch < self.peers.known(share.sender).stamp.epoch:
             raise TransportError("the sender has begun again since")
         if share.round >= self.books.rounds:
             raise TransportError(f"round {share.round} is beyond the last, {self.books.rounds - 1}")
         return self._check(share, frame)
 
     def _verdict(self, share: Share, outcome: str, reason: str) -> Verdict:
-        with self.books.store.reading():
+        with self.store.reading():
             return Verdict(
                 *self._start(share.sender, self.books.stamp()),
                 round=share.round,
@@ -425,13 +424,13 @@ class Exchange:
                 outcome=outcome,  # type: ignore[arg-type]  # read back as it was written
                 reason=reason,
                 released=self.books.position().released,
-                past=self.books.history.ends(),
+                past=self.history.ends(),
             )
 
     def _take_verdict(self, verdict: Verdict, proof: str) -> None:
-        with self.books.store.transaction():
+        with self.store.transaction():
             seen = Sighting(verdict.stamp, verdict.released, verdict.past, proof=proof)
-            self.books.peers.follow(verdict.sender, seen)
+            self.peers.follow(verdict.sender, seen)
         if verdict.outcome == "again":
             return
         stored = verdict.outcome == "stored"
@@ -451,7 +450,7 @@ class Exchange:
         seen = Sighting(
             answer.seen, answer.seen_round, answer.seen_past, answer.seen_paid, answer.seen_debt
         )
-        if not self.books.history.remembers(seen):
+        if not self.history.remembers(seen):
             seen = self.check_claim(answer.sender, seen, answer.proof)
         if self._answers_for(seen):
             shown = self._asked.setdefault(answer.sender, set())
@@ -468,8 +467,8 @@ class Exchange:
         """True if this site remembers what was seen, or can answer for it at no cost: another copy
         that has released nothing has spent nothing and given nothing away. In masked sums nothing
         is at no cost: a copy may have sent vectors within the round that this site is in."""
-        history = self.books.history
-        with self.books.store.transaction():
+        history = self.history
+        with self.store.transaction():
             if history.remembers(seen):
                 return True
             if self.sums is not None or history.loss(seen):
@@ -478,7 +477,7 @@ class Exchange:
             return True
 
     def _forgotten(self, answer: Restored) -> RestoredError:
-        path = self.books.store.path
+        path = self.store.path
         site = "SITE" if path is None else path.parent
         if self.sums is not None:
             return RestoredError(

@@ -28,8 +28,7 @@ from proxyfl.node.exchange.auditlog import CLOCK_SECONDS, AuditLog
 from proxyfl.node.exchange.history import Sighting
 from proxyfl.node.exchange.messages import Header, Hello, Restored, Share, Verdict
 from proxyfl.node.exchange.protocol import Exchange, RestoredError
-from proxyfl.node.members.card import Card, IdentityError, fingerprint_of, from_hex
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Card, Identity, IdentityError, fingerprint_of, from_hex
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.versions import RELEASE, SPOKEN
@@ -98,7 +97,7 @@ class Service:
         """The answer to what the holder of ``certificate`` sends; TransportError refuses it."""
         try:
             peer = self.member(certificate)
-            start = _gathered(pieces)
+            start = _gather_head(pieces)
             if start.startswith(RELAY):
                 return self._pass_on(peer, b"".join([start, *pieces]))
             if start == ABOUT:
@@ -123,11 +122,11 @@ class Service:
         with self.exchange.receiving(pieces, size) as arrived:
             messages.check_body(header, arrived.sha256)
             self._note(header, len(message) - len(begun) + size)
-            answer = self._handled(header, arrived.frame, messages.proof_of(message))
+            answer = self._handle(header, arrived.frame, messages.proof_of(message))
         self.on_contact(header.sender)
         return answer
 
-    def _handled(self, header: Header, body: bytes | memoryview, proof: str) -> bytes:
+    def _handle(self, header: Header, body: bytes | memoryview, proof: str) -> bytes:
         try:
             answer = self.exchange.handle(header, body, time=int(time.time()), proof=proof)
         except RestoredError as error:
@@ -181,7 +180,7 @@ class Service:
         spelled = [messages.spell_end(tag, clock) for tag, clock in ends.items()]
         return Sighting(
             signed.stamp,
-            _released(signed),
+            _count_released(signed),
             tuple(spelled[: messages.MOST_LISTED]),
             signed.paid if isinstance(signed, Hello) else seen.paid,
             signed.debt if isinstance(signed, Hello) else seen.debt,
@@ -226,14 +225,14 @@ class Service:
             self.failure = error
             self.exchange.notify()
 
-    def opened(self, message: bytes) -> bytes:
+    def unseal(self, message: bytes) -> bytes:
         """The message within a sealed one for this site."""
-        receiver, sealed = _unwrapped(message)
+        receiver, sealed = _unwrap(message)
         if receiver != self.identity.name:
             raise TransportError(f"A relayed message is for {receiver!r:.60}.")
         return self.identity.open_sealed(sealed, RELAYED)
 
-    def sealed(self, message: bytes, receiver: str) -> bytes:
+    def seal(self, message: bytes, receiver: str) -> bytes:
         """``message`` so that a relay can pass it on and only ``receiver`` can read it."""
         name = receiver.encode()
         content = self.roster.card(receiver).seal(message, RELAYED)
@@ -262,7 +261,7 @@ class Service:
         """The seconds since ``peer`` was heard from; infinite if it never was."""
         return time.monotonic() - self.contact.get(peer, -math.inf)
 
-    def dialled_in(self, peer: str) -> bool:
+    def has_dialled_in(self, peer: str) -> bool:
         """True if ``peer`` holds a stream to this site."""
         with self._lock:
             return peer in self._queues
@@ -282,14 +281,14 @@ class Service:
         except queue.Full:
             raise TransportError(f"Too many messages wait for {peer!r}. Try later.") from None
 
-    def refused(self, reason: str) -> None:
+    def note_refusal(self, reason: str) -> None:
         """Put on record what the server turned away."""
         self.log.add("refused", reason=reason[:300])
 
     def member(self, certificate: bytes) -> str:
         """The member that shows ``certificate``; TransportError if there is none."""
         key = fingerprint_of(certificate)
-        name = self.roster.named(key)
+        name = self.roster.name_of(key)
         if name is None or name == self.identity.name:
             former = self.roster.formerly(key)
             if former is not None and former != self.identity.name:
@@ -349,7 +348,7 @@ class Service:
         known.member(hello.sender).verify(signature, known.acceptance())
 
     def _pass_on(self, peer: str, message: bytes) -> bytes:
-        receiver, _ = _unwrapped(message)
+        receiver, _ = _unwrap(message)
         if receiver not in self.roster.current.names():
             raise TransportError(f"{peer!r} asks to relay to {receiver!r:.60}, who is no member.")
         self.hand(receiver, message, on_behalf=peer)
@@ -422,7 +421,7 @@ class Service:
             self.log.add(event, peer=verdict.sender, **about)
 
 
-def _gathered(pieces: Iterator[bytes]) -> bytes:
+def _gather_head(pieces: Iterator[bytes]) -> bytes:
     """The start of a message, with all of its head if it has one."""
     start = b""
     while len(start) < messages.HEAD_LIMIT:
@@ -433,7 +432,7 @@ def _gathered(pieces: Iterator[bytes]) -> bytes:
     return start
 
 
-def _released(header: Header) -> int:
+def _count_released(header: Header) -> int:
     """The first round that the sender of a message had not released, as the message says."""
     if isinstance(header, Hello):
         return header.round
@@ -450,7 +449,7 @@ def _is_signed_by(card: Card, message: bytes) -> bool:
     return True
 
 
-def _unwrapped(message: bytes) -> tuple[str, bytes]:
+def _unwrap(message: bytes) -> tuple[str, bytes]:
     start = len(RELAY) + 1
     if len(message) <= start:
         raise TransportError("A relayed message without a receiver.")

@@ -42,7 +42,7 @@ from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
 from proxyfl.node.members import files
-from proxyfl.node.members.card import Card
+from proxyfl.node.members.identity import Card
 from proxyfl.node.members.versions import ADDED, RELEASE, added, install_command
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.settings import Input as Input
@@ -317,7 +317,7 @@ def parse(tree: dict[str, Any], *, source: Path | str) -> Manifest:
             "proxysum if there is a table [graph.masked]. Leave method out."
         )
     is_newer = isinstance(minor, int) and minor > MINOR
-    known, later = _divided(tree) if is_newer else (tree, {})
+    known, later = _split_terms(tree) if is_newer else (tree, {})
     try:
         built = _settings.build(Manifest, known, source=source)
         _check_spelling(tree, built)
@@ -530,7 +530,7 @@ def _least_minor(manifest: Manifest) -> int:
     return least
 
 
-def _divided(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_terms(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The terms that this release knows, and the others."""
     known, later = _of_fields(Manifest, tree)
     members = known.get("members")

@@ -18,8 +18,7 @@ from proxyfl._command import command
 from proxyfl._files import write_bytes, write_text
 from proxyfl.errors import ConfigError
 from proxyfl.node.members import manifest as manifests
-from proxyfl.node.members.card import Card
-from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.identity import Card, Identity
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Trust
 from proxyfl.node.members.trust import check_code
@@ -65,7 +64,7 @@ class Roster:
             for path in sorted(self.folder.glob("*.toml")):
                 version = int(path.stem)
                 if version not in self.versions:
-                    self.versions[version] = self._accepted(path)
+                    self.versions[version] = self._read_accepted(path)
             if set(self.versions) != before:
                 self._take_key(self.current)
         return set(self.versions) != before
@@ -80,12 +79,12 @@ class Roster:
             if version in self.versions:
                 return self.versions[version]
             if self._waiting is None or self._waiting.version != version:
-                waiting = self._accepted(path)
+                waiting = self._read_accepted(path)
                 self._take_key(waiting)
                 self._waiting = waiting
             return self._waiting
 
-    def named(self, fingerprint: str) -> str | None:
+    def name_of(self, fingerprint: str) -> str | None:
         """The member with this key, if there is one."""
         newest = self.newest
         names = self.current.names()
@@ -144,7 +143,7 @@ class Roster:
         own = self.identity
         return Credentials(own.key_pem(), own.tls_certificate(), trusted)
 
-    def _accepted(self, path: Path) -> Manifest:
+    def _read_accepted(self, path: Path) -> Manifest:
         """The version in a file, if this site signed it with the key that the version lists."""
         manifest = manifests.read(path)
         signature = path.with_suffix(".signature").read_bytes()
@@ -175,7 +174,7 @@ def accept(folder: Path, identity: Identity, manifest: Manifest, trust: Trust = 
     write_text(kept / f"{stem}.toml", manifests.to_toml(manifest))
 
 
-def changed_keys(folder: Path, manifest: Manifest) -> list[str]:
+def find_changed_keys(folder: Path, manifest: Manifest) -> list[str]:
     """The members that have another key in ``manifest`` than in the version accepted last."""
     earlier = sorted((folder / FOLDER).glob("*.toml"))
     known = manifests.read(earlier[-1]).members if earlier else ()

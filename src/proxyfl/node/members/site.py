@@ -14,7 +14,7 @@ from proxyfl._entrypoint import is_entry
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.node.members import files
-from proxyfl.node.members.card import check_name
+from proxyfl.node.members.identity import check_name
 from proxyfl.settings import Defence as Defence
 from proxyfl.settings import Learning as Learning
 from proxyfl.settings import Local

@@ -41,14 +41,14 @@ def code_for_simulation(modules: Sequence[str]) -> Code:
     return Code(listed, listed)
 
 
-def named_code(manifest: Manifest) -> list[str]:
+def code_names(manifest: Manifest) -> list[str]:
     """The names of code in a manifest, each as ``package.module:factory``."""
     return [spec for spec in (manifest.proxy.architecture,) if is_code(spec)]
 
 
 def describe_code(manifest: Manifest) -> str:
     """A sentence on the code that a manifest names; empty if it names none."""
-    names = ", ".join(named_code(manifest))
+    names = ", ".join(code_names(manifest))
     if not names:
         return ""
     return (
@@ -60,7 +60,7 @@ def describe_code(manifest: Manifest) -> str:
 def check_code(manifest: Manifest, trust: Trust) -> None:
     """Raise ConfigError if ``manifest`` names code that ``trust`` does not allow."""
     allowed = Imports(trust.modules, remedy=REMEDY)
-    for spec in named_code(manifest):
+    for spec in code_names(manifest):
         if not allowed.allows(spec):
             module = spec.partition(":")[0]
             raise ConfigError(

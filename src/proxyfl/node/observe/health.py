@@ -38,7 +38,7 @@ class Health:
 def check(site: Site, folder: Path) -> Health:
     """The site's health now, within a few seconds."""
     if not is_running(folder):
-        return _stopped(site, folder)
+        return _describe_stopped(site, folder)
     try:
         answer = _ask(site)
     except (urllib.error.URLError, OSError, ValueError) as error:
@@ -83,7 +83,7 @@ def _running(site: Site, status: dict[str, Any]) -> Health:
     return Health(not problems, "running", line, tuple(problems))
 
 
-def _stopped(site: Site, folder: Path) -> Health:
+def _describe_stopped(site: Site, folder: Path) -> Health:
     here = standing.read(folder)
     for peer in here.reasons["verdict"]:
         line = f"{site.name}: stopped by {peer}: it must rejoin"

@@ -74,8 +74,8 @@ def of_folder(
     The site itself says by ``is_there`` which peers answer, and gives its ``history``."""
     if service is None:
         with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
-            answer = _asked(site)
-            return answer if "verdict" in answer else verdict.judged(answer)
+            answer = _ask(site)
+            return answer if "verdict" in answer else verdict.judge(answer)
     agreed = manifest.read_accepted(folder, site.name)
     here = standing.read(folder)
     if history is None:
@@ -123,7 +123,7 @@ def of_folder(
         "traffic": {} if service is None else dict(service.traffic),
         "history": [_point(each, agreed.measure) for each in history],
     }
-    return verdict.judged(document)
+    return verdict.judge(document)
 
 
 def peers_of(folder: Path) -> Status:
@@ -182,7 +182,7 @@ def _certificate_end(folder: Path) -> float | None:
     return certificate.not_valid_after_utc.timestamp()
 
 
-def _asked(site: Site) -> Status:
+def _ask(site: Site) -> Status:
     address = f"http://{LOOPBACK}:{site.network.status_port}/status.json"
     with urllib.request.urlopen(address, timeout=2) as answer:
         found: Status = json.load(answer)

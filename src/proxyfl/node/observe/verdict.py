@@ -50,7 +50,7 @@ class Alarm:
         return f"{self.text} Run: {self.command}" if self.command else self.text
 
 
-def judged(status: Status) -> dict[str, Any]:
+def judge(status: Status) -> dict[str, Any]:
     """The status with its verdict: what the page, the terminal and the JSON document begin with."""
     found = alarms(status)
     left = seconds_left(status)
