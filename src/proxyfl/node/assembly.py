@@ -233,9 +233,9 @@ def plan(client: Client, manifest: Manifest, site: Site, folder: Path) -> Plan:
 
 def gradients(client: Client, site: Site) -> Gradients:
     """How the client's gradients are computed; ModelError if the site does not trust that."""
-    found = _trainer(client).gradients
-    check_trust(found, trusted=site.proxy.trust_unproven)
-    return found
+    way = _trainer(client).gradients
+    check_trust(way, trusted=site.proxy.trust_unproven)
+    return way
 
 
 def record_in_full(client: Client, round: int, times: int = 1) -> None:

@@ -216,16 +216,16 @@ class Mixer:
                 f"{share.sender!r}, round {share.round}: a weight of {float(weight):g}; expected "
                 f"more than 0 and at most the {len(manifest.members)} members' total."
             )
-        found = self._examine(frame, manifest, share.sender, share.round)
-        if found.weight != float(weight):
+        examined = self._examine(frame, manifest, share.sender, share.round)
+        if examined.weight != float(weight):
             raise TransportError(
-                f"{share.sender!r}, round {share.round}: the frame says weight {found.weight:g}, "
-                f"its share {float(weight):g}."
+                f"{share.sender!r}, round {share.round}: the frame says weight "
+                f"{examined.weight:g}, its share {float(weight):g}."
             )
-        if found.largest > LARGEST_VALUE:
+        if examined.largest > LARGEST_VALUE:
             raise TransportError(
-                f"{share.sender!r}, round {share.round}: a parameter of {found.largest:g}; at most "
-                f"{LARGEST_VALUE:g} is sane. Did that site's training diverge?"
+                f"{share.sender!r}, round {share.round}: a parameter of {examined.largest:g}; at "
+                f"most {LARGEST_VALUE:g} is sane. Did that site's training diverge?"
             )
 
     def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
@@ -236,8 +236,8 @@ class Mixer:
     def mass(self, part: Part) -> Mass:
         """The mass in a stored frame."""
         manifest = self._manifest(part.version)
-        found = self._examine(part.frame, manifest, part.sender, part.round)
-        return Mass(found.to_tensor(), float(part.weight))
+        examined = self._examine(part.frame, manifest, part.sender, part.round)
+        return Mass(examined.to_tensor(), float(part.weight))
 
     def encode_own(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""

@@ -69,26 +69,26 @@ def of_measured(column, row):
     if column["encoding"] == "bins":
         at = sum(value >= knot for knot in column["knots"])
         shown = not missing or column["fills_bins"]
-        found = [float(shown and i == at) for i in range(len(column["knots"]) + 1)]
+        values = [float(shown and i == at) for i in range(len(column["knots"]) + 1)]
     else:
-        found = [2 * (value - low) / (high - low) - 1]
-        found += [max(value - knot, 0.0) / (high - knot) for knot in column["knots"]]
-    return found, missing
+        values = [2 * (value - low) / (high - low) - 1]
+        values += [max(value - knot, 0.0) / (high - knot) for knot in column["knots"]]
+    return values, missing
 
 
 def of_category(column, row):
     text = canonical(row[column["column"]])
     missing = text in column["missing"]
-    found = [0.0] * (len(column["values"]) + column["other"])
+    values = [0.0] * (len(column["values"]) + column["other"])
     if not missing:
         known = [text in spellings for spellings in column["values"]]
         if any(known):
-            found[known.index(True)] = 1.0
+            values[known.index(True)] = 1.0
         elif column["other"]:
-            found[-1] = 1.0
+            values[-1] = 1.0
         else:
             raise ValueError(f"no known value: {text!r}")
-    return found, missing
+    return values, missing
 
 
 def of_yes_no(column, row):
@@ -105,17 +105,17 @@ def of_yes_no(column, row):
 
 def features(encoding, row):
     """The inputs of the model for a row: column name -> text."""
-    found = []
+    inputs = []
     for column in encoding["columns"]:
         kinds = {"category": of_category, "yes/no": of_yes_no}
         try:
             values, missing = kinds.get(column["kind"], of_measured)(column, row)
         except (KeyError, ValueError) as problem:
             raise ValueError(f"column {column['column']!r}: {problem}") from None
-        found += values
+        inputs += values
         if column["indicator"]:
-            found.append(float(missing))
-    return found
+            inputs.append(float(missing))
+    return inputs
 
 
 def logits(folder, inputs):
@@ -144,8 +144,8 @@ def main(path):
                 raise SystemExit(f"{path} row {number}, {problem}") from None
     if not rows:
         raise SystemExit(f"{path}: expected rows, got none.")
-    found = logits(folder, np.array(rows, dtype=np.float32)).astype(np.float64)
-    shares = np.exp(found - found.max(1, keepdims=True))
+    outputs = logits(folder, np.array(rows, dtype=np.float32)).astype(np.float64)
+    shares = np.exp(outputs - outputs.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(encoding.get("headings", encoding["classes"]))

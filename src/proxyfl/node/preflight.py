@@ -86,11 +86,11 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
         return
     yield _run_check("clock", lambda: _clock(folder))
     yield _run_check("records", lambda: _records(folder))
-    found: list[Roster] = []
-    yield _run_check("manifest", lambda: _manifest(site, folder, found))
-    if not found:
+    rosters: list[Roster] = []
+    yield _run_check("manifest", lambda: _manifest(site, folder, rosters))
+    if not rosters:
         return
-    roster = found[0]
+    roster = rosters[0]
     yield _run_check("members' certificates", lambda: _members(roster))
     yield _run_check("code", lambda: _code(site, roster.current))
     clients: list[Client] = []
@@ -210,13 +210,13 @@ def _code(site: Site, agreed: Manifest) -> str:
 
 def _data(site: Site, folder: Path, agreed: Manifest) -> str:
     own = assembly.load(agreed, site, folder)
-    found = f"{len(own.train)} examples to learn from, {len(own.test)} to judge by, "
+    counts = f"{len(own.train)} examples to learn from, {len(own.test)} to judge by, "
     if agreed.task.is_classification:
         present = len(set(own.train.labels.tolist()))
-        found += f"{present} of {agreed.task.outputs} classes"
+        counts += f"{present} of {agreed.task.outputs} classes"
     else:
-        found += agreed.task.described()
-    return "; ".join([found, *own.notes])
+        counts += agreed.task.described()
+    return "; ".join([counts, *own.notes])
 
 
 def _form(site: Site, folder: Path) -> str:
@@ -236,11 +236,12 @@ def _form(site: Site, folder: Path) -> str:
 
 def _query(site: Site, folder: Path) -> str:
     """See that a row of the query's answer does not depend on other persons' rows."""
-    found = Query(site.data.source, site.data.query, folder).couplings()
-    if found:
+    couplings = Query(site.data.source, site.data.query, folder).couplings()
+    if couplings:
         raise Caution(
-            f"it has {', '.join(found)}: one record can then change others' rows, which no epsilon "
-            "covers. Let each row follow from one person alone (docs/guides/data.md, Databases)"
+            f"it has {', '.join(couplings)}: one record can then change others' rows, which no "
+            "epsilon covers. Let each row follow from one person alone (docs/guides/data.md, "
+            "Databases)"
         )
     return "no limit, window or chance was seen in it"
 
@@ -456,14 +457,14 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
 def _understood(answer: bytes) -> dict[str, Any]:
     """A peer's answer to ``ABOUT``; TransportError if it is something else."""
     try:
-        found = json.loads(answer)
+        content = json.loads(answer)
         return {
-            "version": int(found["version"]),
-            "hash": str(found["hash"]),
-            "time": float(found["time"]),
+            "version": int(content["version"]),
+            "hash": str(content["hash"]),
+            "time": float(content["time"]),
             # Protocol 1 stated neither.
-            "release": str(found.get("release", ""))[:40],
-            "protocol": int(str(found.get("protocol", "1")).partition(".")[0]),
+            "release": str(content.get("release", ""))[:40],
+            "protocol": int(str(content.get("protocol", "1")).partition(".")[0]),
         }
     except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
         raise TransportError(

@@ -189,22 +189,22 @@ def encoding_of(schema: Schema) -> dict[str, Any]:
     """The encoding as plain data, with every default written out; ``predict.py`` defines it."""
     columns = []
     for name, column in schema.features.items():
-        found: dict[str, Any] = {"column": name, "kind": column.type, "unit": column.unit}
-        found["missing"] = sorted({"", *map(canonical, (*schema.missing, *column.missing))})
-        found["indicator"] = column.indicator
+        rule: dict[str, Any] = {"column": name, "kind": column.type, "unit": column.unit}
+        rule["missing"] = sorted({"", *map(canonical, (*schema.missing, *column.missing))})
+        rule["indicator"] = column.indicator
         if column.is_measured:
-            found |= _describe_measure(column)
+            rule |= _describe_measure(column)
             if column.type == "date":
-                found["formats"] = list(column.formats)
-                found |= _until(schema, column)
+                rule["formats"] = list(column.formats)
+                rule |= _until(schema, column)
         elif column.type == "category":
             table = as_table(column.values, column.written)
-            found["values"] = [sorted({canonical(v), *map(canonical, table[v])}) for v in table]
-            found["other"] = column.unknown == "other"
+            rule["values"] = [sorted({canonical(v), *map(canonical, table[v])}) for v in table]
+            rule["other"] = column.unknown == "other"
         else:
-            found["no"] = sorted({"no", *(canonical(text).lower() for text in column.no)})
-            found["yes"] = sorted({"yes", *(canonical(text).lower() for text in column.yes)})
-        columns.append(found)
+            rule["no"] = sorted({"no", *(canonical(text).lower() for text in column.no)})
+            rule["yes"] = sorted({"yes", *(canonical(text).lower() for text in column.yes)})
+        columns.append(rule)
     return {
         "format": 1,
         "name": schema.name,

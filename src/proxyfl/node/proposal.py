@@ -63,11 +63,11 @@ def state_form(source: Data, folder: Path) -> Data:
         return source
     asked = reading.Dialect(source.separator, source.decimal, source.encoding)
     try:
-        found = reading.recognise(path, asked)
+        dialect = reading.recognise(path, asked)
     except ProxyFLError:
         return source  # preflight says what is wrong with it
     return replace(
-        source, separator=found.separator, decimal=found.decimal, encoding=found.encoding
+        source, separator=dialect.separator, decimal=dialect.decimal, encoding=dialect.encoding
     )
 
 

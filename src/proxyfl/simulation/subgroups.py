@@ -52,7 +52,7 @@ class Subgroups:
 
     def warnings(self) -> list[str]:
         """A sentence for each group whose measure falls by joining by more than its interval."""
-        found = []
+        sentences = []
         for column, groups in self.by.items():
             for each in groups:
                 if each.falls:
@@ -60,13 +60,13 @@ class Subgroups:
                     assert each.gain.value is not None
                     assert each.gain.interval is not None
                     low, high = each.gain.interval
-                    found.append(
+                    sentences.append(
                         f"{column} {each.name}: joining makes {measures.title_of(self.measure)} "
                         f"worse by {-each.gain.value:.3f} (95 % interval {-high:.3f} to "
                         f"{-low:.3f}). Do not use the joined model for this group without knowing "
                         "why."
                     )
-        return found
+        return sentences
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
@@ -140,11 +140,11 @@ def subgroups(
 
     x = test.take(torch.arange(len(test))).flatten(1).numpy()
     persons = None if test.groups is None else test.groups.numpy()
-    found = {}
+    compared = {}
     for column in by:
         cuts = bands if column in _of_numbers(schema, by) else ()
         group = groups_of(schema, x, column, cuts)
-        found[column] = judge_groups(
+        compared[column] = judge_groups(
             models[0],
             alone,
             group,
@@ -154,7 +154,7 @@ def subgroups(
             task=task,
             seed=config.seed,
         )
-    result = Subgroups(names[number], chosen, judged_by, found, notes)
+    result = Subgroups(names[number], chosen, judged_by, compared, notes)
     if result.warnings():
         notes.append(BY_CHANCE)
     return result

@@ -172,15 +172,15 @@ def _check_size(
     pieces: Iterable[bytes | memoryview], size: int, look: Callable[[bytes | memoryview], None]
 ) -> Iterator[bytes | memoryview]:
     """The pieces, each shown to ``look``; TransportError unless they have ``size`` bytes."""
-    found = 0
+    count = 0
     for piece in pieces:
-        found += len(piece)
-        if found > size:
+        count += len(piece)
+        if count > size:
             break
         look(piece)
         yield piece
-    if found != size:
-        raise TransportError(f"A message announces a body of {size} bytes and has {found} or more.")
+    if count != size:
+        raise TransportError(f"A message announces a body of {size} bytes and has {count} or more.")
 
 
 def _map(path: Path) -> Mapped:
@@ -628,10 +628,10 @@ class Books:
                     " (1, ?, ?, 0, 0, '', 0, ?, 'ready', 'active', ?, x'', '', '')",
                     (self.federation, self.me, round, spell_weight(weight)),
                 )
-            found = run.execute("select federation, name from site").fetchone()
-            if found != (self.federation, self.me):
+            owner = run.execute("select federation, name from site").fetchone()
+            if owner != (self.federation, self.me):
                 raise TransportError(
-                    f"The store belongs to {found[1]!r} of {found[0]!r}, not to {self.me!r} of "
+                    f"The store belongs to {owner[1]!r} of {owner[0]!r}, not to {self.me!r} of "
                     f"{self.federation!r}. Use another folder."
                 )
             self.history.adopt()
@@ -803,12 +803,12 @@ class Books:
                 " where round <= ? order by sender, round, returned_by",
                 (last,),
             ).fetchall()
-        found = []
+        parts = []
         for sender, round, version, returned_by, weight, frame in rows:
             content = self.store.frames.read(frame)
             part = Part(sender, round, version, returned_by, parse_weight(weight), content)
-            found.append(part)
-        return found
+            parts.append(part)
+        return parts
 
     def conclude(
         self,
@@ -933,7 +933,7 @@ class Books:
                 " from outbox where receiver = ? order by round",
                 (peer,),
             ).fetchall()
-        found = []
+        shares = []
         for version, epoch, boot, tag, clock, round, weight, sha256, held, meant_for in rows:
             frame = self.store.frames.read(held)
             stamp = Stamp(epoch, boot, tag, clock)
@@ -947,8 +947,8 @@ class Books:
                 past=self.history.ends(before=tag),
                 meant_for=meant_for,
             )
-            found.append((share, frame))
-        return found
+            shares.append((share, frame))
+        return shares
 
     def owed_rounds(self, peer: str, *, most: int) -> tuple[int, ...]:
         """The first rounds whose shares ``peer`` has given no verdict on."""

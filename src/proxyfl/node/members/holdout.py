@@ -66,15 +66,15 @@ def key(folder: Path) -> bytes:
     check_secret(path)
     text, _, _ = path.read_text(encoding="utf-8").partition("\n")
     try:
-        found = bytes.fromhex(text)
+        secret = bytes.fromhex(text)
     except ValueError:
-        found = b""
-    if len(found) != _BYTES:
+        secret = b""
+    if len(secret) != _BYTES:
         raise ConfigError(
             f"{path}: expected {2 * _BYTES} hexadecimal digits in its first line. Restore it from "
             f"a backup, or draw a new test part: proxyfl node redraw {folder}"
         )
-    return found
+    return secret
 
 
 def notes(folder: Path) -> tuple[str, ...]:

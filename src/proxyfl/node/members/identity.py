@@ -493,12 +493,12 @@ class Identity:
                 "The certificate holds another key than this site's. Have the authority sign this "
                 f"request: {self._request()}"
             )
-        found = x509.load_pem_x509_certificate(certificate)
+        leaf = x509.load_pem_x509_certificate(certificate)
         try:
-            found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+            leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
         except (ValueError, TypeError, InvalidSignature) as error:
             raise IdentityError(f"That authority did not sign the certificate: {error}.") from error
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if tls_name(self.fingerprint) not in names.get_values_for_type(x509.DNSName):
             raise IdentityError(
                 f"The certificate lacks the name {tls_name(self.fingerprint)}, which the request "

@@ -250,10 +250,10 @@ class Manifest(Study):
     def kinds(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each kind of members and their names; one kind without a name if none are stated."""
         kinds = self.graph.kinds or ("",) * len(self.members)
-        found: dict[str, tuple[str, ...]] = {}
+        names: dict[str, tuple[str, ...]] = {}
         for card, kind in zip(self.members, kinds, strict=True):
-            found[kind] = (*found.get(kind, ()), card.name)
-        return list(found.items())
+            names[kind] = (*names.get(kind, ()), card.name)
+        return list(names.items())
 
     def for_member(self, name: str) -> "Manifest":
         """The federation as the member called ``name`` takes part in it: with the members of its
@@ -465,16 +465,16 @@ def input_of(schema: Schema) -> Input:
 def moment(what: str, text: str) -> float:
     """The time that ``text`` names, in seconds since 1970; a date alone is its end, in UTC."""
     try:
-        found = datetime.datetime.fromisoformat(text)
+        at = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
             f"Expected {what} such as 2027-03-31 or 2027-03-31T18:00:00+00:00, got {text!r:.40}."
         ) from None
     if schemas.is_date(text):
-        found += datetime.timedelta(days=1)
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=datetime.UTC)
-    return found.timestamp()
+        at += datetime.timedelta(days=1)
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=datetime.UTC)
+    return at.timestamp()
 
 
 def _terms(manifest: Manifest) -> dict[str, Any]:

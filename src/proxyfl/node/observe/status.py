@@ -185,10 +185,10 @@ def _certificate_end(folder: Path) -> float | None:
 def _ask(site: Site) -> Status:
     address = f"http://{LOOPBACK}:{site.network.status_port}/status.json"
     with urllib.request.urlopen(address, timeout=2) as answer:
-        found: Status = json.load(answer)
-    if found.get("name") != site.name:
+        status: Status = json.load(answer)
+    if status.get("name") != site.name:
         raise ValueError("another site answers on this port")
-    return found
+    return status
 
 
 def _document(here: Standing) -> Status:

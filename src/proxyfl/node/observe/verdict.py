@@ -52,13 +52,13 @@ class Alarm:
 
 def judge(status: Status) -> dict[str, Any]:
     """The status with its verdict: what the page, the terminal and the JSON document begin with."""
-    found = alarms(status)
+    reasons = alarms(status)
     left = seconds_left(status)
     return {
         **status,
-        "well": not found,
-        "verdict": _sentence(status, found, left),
-        "alarms": [asdict(alarm) for alarm in found],
+        "well": not reasons,
+        "verdict": _sentence(status, reasons, left),
+        "alarms": [asdict(alarm) for alarm in reasons],
         "seconds_left": left,
         "epsilon_at_end": epsilon_at_end(status),
     }
@@ -67,9 +67,9 @@ def judge(status: Status) -> dict[str, Any]:
 def alarms(status: Status) -> list[Alarm]:
     """What somebody must look at, the worst first; empty if all is well."""
     folder = status.get("folder") or "SITE"
-    found = []
+    raised = []
     for peer, verdict in status["stopped_by"].items():
-        found.append(
+        raised.append(
             Alarm(
                 "stopped",
                 f"{peer} has stopped this site.",
@@ -79,11 +79,11 @@ def alarms(status: Status) -> list[Alarm]:
         )
     ended = status["ended_because"]
     if ended is not None and ended["code"] == "below-quorum":
-        found.append(
+        raised.append(
             Alarm("ended", "Too few members were there.", f"Ended (below-quorum): {ended['text']}")
         )
-    if not status.get("running", True) and not is_over(status) and not found:
-        found.append(
+    if not status.get("running", True) and not is_over(status) and not raised:
+        raised.append(
             Alarm(
                 "not-running",
                 "This site does not run.",
@@ -92,12 +92,12 @@ def alarms(status: Status) -> list[Alarm]:
             )
         )
     if status.get("running", True):
-        found += _waiting(status, folder)
+        raised += _waiting(status, folder)
         for peer in status["peers"]:
-            found += _of_peer(peer, status, folder)
-    found += _budget(status)
-    found += _machine(status, folder)
-    return found
+            raised += _of_peer(peer, status, folder)
+    raised += _budget(status)
+    raised += _machine(status, folder)
+    return raised
 
 
 def is_over(status: Status) -> bool:
@@ -201,7 +201,7 @@ def _waiting(status: Status, folder: str) -> list[Alarm]:
 
 
 def _of_peer(peer: Status, status: Status, folder: str) -> list[Alarm]:
-    found = []
+    raised = []
     name = peer["name"]
     code = _code(peer)
     if code is not None and code not in _BY_PLAN:
@@ -211,7 +211,7 @@ def _of_peer(peer: Status, status: Status, folder: str) -> list[Alarm]:
         silent = away if ago is None else ago
         if code not in _AWAY:
             said = f"{name} cannot take part now ({code}): {reason['text']}"
-            found.append(Alarm("peer", f"{name} cannot take part now.", said))
+            raised.append(Alarm("peer", f"{name} cannot take part now.", said))
         elif away >= SILENT_SECONDS:
             since = duration(silent)
             headline = f"{name} has been silent for {since}."
@@ -221,14 +221,14 @@ def _of_peer(peer: Status, status: Status, folder: str) -> list[Alarm]:
                 f"{headline} {reason['text']} Call its operator. Your records stay here, and "
                 f"{name} is taken in again when it is back. To see why it cannot be reached:"
             )
-            found.append(Alarm("peer", headline, text, command("preflight", folder)))
+            raised.append(Alarm("peer", headline, text, command("preflight", folder)))
     skew = peer["clock_skew"]
     if skew is not None and abs(skew) > CLOCK_SECONDS:
         order = "ahead of" if skew > 0 else "behind"
         text = f"The clock of {name} is {abs(skew):.0f} s {order} this site's. Set both by NTP."
         headline = f"The clocks of {name} and this site differ by {duration(abs(skew))}."
-        found.append(Alarm("clock", headline, text, "timedatectl set-ntp true"))
-    return found
+        raised.append(Alarm("clock", headline, text, "timedatectl set-ntp true"))
+    return raised
 
 
 def _budget(status: Status) -> list[Alarm]:
@@ -249,12 +249,12 @@ def _budget(status: Status) -> list[Alarm]:
 
 
 def _machine(status: Status, folder: str) -> list[Alarm]:
-    found = []
+    raised = []
     ends = status["certificate_ends"]
     if ends is not None and ends - status["time"] < SOON_DAYS * 86400:
         left = ends - status["time"]
         when = f"ends in {left / 86400:.0f} days" if left > 0 else "has ended"
-        found.append(
+        raised.append(
             Alarm(
                 "certificate",
                 f"The TLS certificate {when}.",
@@ -264,7 +264,7 @@ def _machine(status: Status, folder: str) -> list[Alarm]:
         )
     free = status["free_bytes"]
     if free is not None and free < LOW_BYTES:
-        found.append(
+        raised.append(
             Alarm(
                 "disk",
                 f"Only {free >> 20} MB are free on the disk.",
@@ -273,7 +273,7 @@ def _machine(status: Status, folder: str) -> list[Alarm]:
                 f"df -h {folder}",
             )
         )
-    return found
+    return raised
 
 
 def _code(peer: Status) -> str | None:
