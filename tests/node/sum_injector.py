@@ -98,7 +98,7 @@ class SumInjector(Injector):
         """The vectors that copies of a site had sent before they were replaced, by site."""
 
     def _agree(self, layout: trial.Layout) -> trial.Layout:
-        return trial.agreed_by_all(layout, replace(layout.manifest, graph=Graph(masked=TERMS)))
+        return trial.accept_everywhere(layout, replace(layout.manifest, graph=Graph(masked=TERMS)))
 
     def _end_program(self, member: Member) -> None:
         super()._end_program(member)
