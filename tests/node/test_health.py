@@ -125,6 +125,32 @@ def test_what_only_an_operator_can_repair_is_not_healthy(
     assert problem in verdict.line
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (stores.FILE, "The file is damaged. Bring the site back from its last backup. Run: proxyfl"),
+        (sites.FILE, "TOML"),
+        ("manifests/0001.toml", "TOML"),
+    ],
+)
+def test_a_site_whose_files_are_damaged_is_not_healthy(
+    north: Path, name: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sentence on standard output and exit code 1: Docker and systemd know no other. The status
+    of such a site is a sentence, too."""
+    stores.Store(north / stores.FILE).close()
+    path = north / name
+    path.write_bytes(b"no such file" * 800)
+    assert main(["node", "health", str(north)]) == 1
+    said = capsys.readouterr().out
+    assert problem in said
+    assert len(said.splitlines()) == 1
+    assert main(["node", "health", str(north), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["state"] == "unknown"
+    assert main(["node", "status", str(north)]) in (1, 2)
+    assert problem in capsys.readouterr().err
+
+
 def test_a_site_that_waits_is_healthy(north: Path) -> None:
     """Nothing that a restart would help."""
     settings, folder = sites.read(north)

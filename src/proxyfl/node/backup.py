@@ -7,7 +7,8 @@ Guarantees of ``backup``:
     * the ledger is copied after the store, so it has every charge that the store has seen;
     * the file is whole or not there, holds the SHA-256 of everything in it, and only its owner
       can read it: the keys and the private model are in it;
-    * the records are not in it, nor the account (``privacy.account``) outside of the folder.
+    * the records that the settings name are not in it, nor an account (``privacy.account``)
+      outside of the folder. Whatever else somebody keeps in the folder is.
 
 Guarantees of ``restore``:
     * nothing is overwritten, and a damaged file restores nothing. An empty folder is filled as it

@@ -124,6 +124,7 @@ def card(args: Namespace) -> int:
             f"No card {path}: this folder has no keys yet. To make a site with its keys, run: "
             f"{command('node', 'init', 'NAME')}"
         )
+    read_card(path)
     print(path.read_text(), end="")
     return 0
 
@@ -464,11 +465,15 @@ def restore(args: Namespace) -> int:
 
 
 def health(args: Namespace) -> int:
-    """Say in one line whether the site is healthy; exit code 0 if it is, 1 if not."""
+    """Say in one line whether the site is healthy; exit code 0 if it is, 1 if not, also where its
+    files cannot be read: Docker knows no other code."""
     from proxyfl.node.observe import health
 
-    settings, folder = site.read(args.folder)
-    verdict = health.check(settings, folder)
+    try:
+        settings, folder = site.read(args.folder)
+        verdict = health.check(settings, folder)
+    except ProxyFLError as error:
+        verdict = health.Health(False, "unknown", str(error), (str(error),))
     if args.json:
         print_json(dataclasses.asdict(verdict))
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from proxyfl.node.exchange import reasons
 from proxyfl.node.exchange.messages import parse_weight
 from proxyfl.node.exchange.reasons import Kind, Reason
-from proxyfl.node.exchange.store import FILE
+from proxyfl.node.exchange.store import FILE, failure
 
 NOT_STARTED = "not started"
 """The state of a site that has no store yet."""
@@ -44,32 +44,40 @@ class Standing:
 
 
 def read(folder: Path) -> Standing:
-    """The standing of the site in ``folder``, whether it runs or not."""
+    """The standing of the site in ``folder``, whether it runs or not; RunError if its store cannot
+    be read."""
     path = folder / FILE
     if not path.exists():
         return Standing()
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
-        why = reasons.read(store)
-        if store.execute("select 1 from sqlite_master where name = 'site'").fetchone() is None:
-            return Standing(reasons=why)  # the store is being made
-        site = store.execute("select round, phase, state, weight from site").fetchone()
-        if site is None:
-            return Standing(reasons=why)
-        round, phase, state, weight = site
-        owed = store.execute("select receiver, count(*) from outbox group by receiver").fetchall()
-        (oldest,) = store.execute("select min(round) from outbox").fetchone()
-        return Standing(
-            round,
-            phase,
-            state,
-            float(parse_weight(weight)),
-            dict(owed),
-            oldest,
-            in_flight=_total_weight(store, "outbox"),
-            waiting=_total_weight(store, "inbox"),
-            peers=_peers(store),
-            reasons=why,
-        )
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+            return _of_store(store)
+    except sqlite3.Error as error:
+        raise failure("read", path, error) from error
+
+
+def _of_store(store: sqlite3.Connection) -> Standing:
+    why = reasons.read(store)
+    if store.execute("select 1 from sqlite_master where name = 'site'").fetchone() is None:
+        return Standing(reasons=why)  # the store is being made
+    site = store.execute("select round, phase, state, weight from site").fetchone()
+    if site is None:
+        return Standing(reasons=why)
+    round, phase, state, weight = site
+    owed = store.execute("select receiver, count(*) from outbox group by receiver").fetchall()
+    (oldest,) = store.execute("select min(round) from outbox").fetchone()
+    return Standing(
+        round,
+        phase,
+        state,
+        float(parse_weight(weight)),
+        dict(owed),
+        oldest,
+        in_flight=_total_weight(store, "outbox"),
+        waiting=_total_weight(store, "inbox"),
+        peers=_peers(store),
+        reasons=why,
+    )
 
 
 def _total_weight(store: sqlite3.Connection, table: str) -> float:

@@ -387,7 +387,7 @@ class Store:
             )
             self._prepare()
         except sqlite3.Error as error:
-            raise RunError(f"Cannot open the store {path}: {error}.") from error
+            raise failure("open", path, error) from error
 
     def _prepare(self) -> None:
         run = self.connection.execute
@@ -438,10 +438,11 @@ class Store:
                 if outermost and self.connection.in_transaction:
                     self.connection.execute("rollback")
                 if isinstance(error, sqlite3.Error):
-                    raise RunError(
-                        f"Cannot write the store {self.path}: {error}. Nothing of this step was "
-                        "kept. Make room on the disk, then start the site again."
-                    ) from error
+                    advice = (
+                        "Nothing of this step was kept. Make room on the disk, then start the site "
+                        "again."
+                    )
+                    raise failure("write", self.path, error, advice) from error
                 raise
             finally:
                 self._depth -= 1
@@ -458,7 +459,7 @@ class Store:
             except sqlite3.Error as error:
                 waited = time.monotonic() - started
                 if not _is_lock(error):
-                    raise RunError(f"Cannot write the store {self.path}: {error}.") from error
+                    raise failure("write", self.path, error) from error
                 if waited >= LOCKED_SECONDS:
                     raise RunError(self._describe_lock(waited)) from error
                 self._on_locked(waited)
@@ -491,7 +492,7 @@ class Store:
             except sqlite3.Error as error:
                 if self._depth:
                     raise  # the transaction says what became of it
-                raise RunError(f"Cannot read the store {self.path}: {error}.") from error
+                raise failure("read", self.path, error) from error
 
     def close(self) -> None:
         """Let go of the file."""
@@ -521,6 +522,17 @@ def progress(store: sqlite3.Connection) -> tuple[int, str]:
     """The round of an open store and the name of its client's state; (0, "") before the first."""
     row = store.execute("select round, learner from site").fetchone()
     return (0, "") if row is None else (int(row[0]), row[1])
+
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def failure(what: str, path: Path | None, error: sqlite3.Error, advice: str = "") -> RunError:
+    """The error of a store that SQLite cannot ``what``, with what to do about it."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        again = command("node", "restore", "BACKUP", "NEW_FOLDER")
+        advice = f"The file is damaged. Bring the site back from its last backup. Run: {again}"
+    return RunError(f"Cannot {what} the store {path}: {error}. {advice}".strip())
 
 
 def _is_lock(error: sqlite3.Error) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl._command import command
+from proxyfl.errors import ConfigError
 from proxyfl.node.exchange import standing
 from proxyfl.node.exchange.store import is_running
 from proxyfl.node.members.site import Site
@@ -30,7 +31,8 @@ class Health:
 
     healthy: bool
     state: str
-    """`running`, `over`, `stopped`, or `silent`: it runs and does not answer."""
+    """`running`, `over`, `stopped`, `silent`: it runs and does not answer, or `unknown`: its files
+    cannot be read."""
     line: str
     problems: tuple[str, ...] = ()
 
@@ -105,5 +107,8 @@ def _rounds(folder: Path) -> int | None:
     versions = sorted((folder / "manifests").glob("*.toml"))
     if not versions:
         return None
-    rounds = tomllib.loads(versions[-1].read_text(encoding="utf-8")).get("rounds")
+    try:
+        rounds = tomllib.loads(versions[-1].read_text(encoding="utf-8")).get("rounds")
+    except ValueError as error:
+        raise ConfigError(f"{versions[-1]} is not valid TOML: {error}.") from error
     return rounds if isinstance(rounds, int) else None
