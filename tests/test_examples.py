@@ -1,12 +1,14 @@
 """The programs in examples/, run."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from examples import dpsgd, fedprox, four_hospitals, own_loop, three_sites, trimmed_mean
+from examples import dpsgd, fedprox, four_hospitals, own_loop, survival, three_sites, trimmed_mean
 
 EXAMPLES = Path(dpsgd.__file__).parent
+NOTEBOOKS = ("is_joining_worth_it", "survival_by_hand")
 
 
 def test_dpsgd_alone_keeps_its_budget() -> None:
@@ -46,6 +48,43 @@ def test_methods_of_ones_own(example: object, capsys: pytest.CaptureFixture[str]
         assert result.accuracy(name, client=0) > 0
 
 
+def test_survival_in_small_hospitals(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every hospital has a C-index alone and joined, and survival that falls; epsilon is kept."""
+    result = survival.main(rounds=10)
+    assert len(result.clients) == 8
+    spent = result.epsilon("proxyfl")
+    assert spent is not None
+    assert spent.pld <= 2.0
+    for client in result.clients:
+        assert (result.kept("proxyfl", client) or 0) > 0.6
+    predicted = [point[1] for point in result.final("proxyfl", 0)["private_survival"]]
+    assert predicted == sorted(predicted, reverse=True)
+    assert "hospital-8: C-index" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    """Every cell runs in a fresh kernel, in an empty folder."""
+    client = pytest.importorskip("nbclient")
+    book = pytest.importorskip("nbformat").read(EXAMPLES / f"{name}.ipynb", 4)
+    folder = {"metadata": {"path": str(tmp_path)}}
+    client.NotebookClient(book, timeout=600, resources=folder).execute()
+    assert any(cell.get("outputs") for cell in book.cells)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_kept_without_its_outputs(name: str) -> None:
+    """What a notebook printed on somebody's machine is in no commit."""
+    book = json.loads((EXAMPLES / f"{name}.ipynb").read_text())
+    code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert len(code) > 3
+    for cell in code:
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_sites_in_one_script(tmp_path: Path) -> None:
@@ -60,8 +99,11 @@ def test_three_sites_in_one_script(tmp_path: Path) -> None:
 def test_every_example_is_run_and_listed() -> None:
     """A file in examples/ is in this test and in the README next to it."""
     names = {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"}
-    run = (dpsgd, fedprox, four_hospitals, own_loop, three_sites, trimmed_mean)
+    run = (dpsgd, fedprox, four_hospitals, own_loop, survival, three_sites, trimmed_mean)
     assert names == {Path(each.__file__).stem for each in run}
     listed = (EXAMPLES / "README.md").read_text()
     for name in names:
         assert f"]({name}.py)" in listed
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == set(NOTEBOOKS)
+    for name in NOTEBOOKS:
+        assert f"]({name}.ipynb)" in listed

@@ -5,6 +5,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -118,6 +119,10 @@ def test_the_public_modules_have_these_names(module: str) -> None:
 def pages() -> dict[str, str]:
     """The Python of docs/guides/python.md and of each example, by name."""
     found = {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    for path in (ROOT / "examples").glob("*.ipynb"):
+        cells = json.loads(path.read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        found[path.name] = "\n".join(code)
     text = (ROOT / "docs" / "guides" / "python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return found | {"api.md": "\n".join(blocks)}
