@@ -2,10 +2,12 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from proxyfl.data import Dataset
+from proxyfl.data.holdout import published_rows
 from proxyfl.data.sources import SOURCES, load
 from proxyfl.errors import DataError
 
@@ -49,6 +51,18 @@ def test_digits():
     assert (len(found.train_y), len(found.test_y)) == (1438, 359)
     assert (found.train_x.min(), found.train_x.max()) == (0, 1)
     assert set(found.train_y.tolist()) == set(found.test_y.tolist()) == set(range(10))
+
+
+def test_digits_are_scikit_learns():
+    """Images and digits are those that scikit-learn's own reader gives, in the same order."""
+    from sklearn.datasets import load_digits
+
+    theirs = load_digits()
+    ours = load("digits", test_fraction=0.2)
+    train, test = published_rows(len(theirs.target), 0.2, 0)
+    for rows, x, y in ((train, ours.train_x, ours.train_y), (test, ours.test_x, ours.test_y)):
+        assert np.array_equal(16 * x[:, 0].numpy(), theirs.images[rows])
+        assert np.array_equal(y.numpy(), theirs.target[rows])
 
 
 def test_digits_follow_the_seed():

@@ -363,3 +363,20 @@ class TestStatement:
             rdp_of([Segment(0.1, 1.0, 5)], 1e-5, orders=(1.0, 2.0))
         with pytest.raises(ConfigError, match="Known: pld, rdp"):
             accounting.epsilon_of([], 1e-5, "moments")
+
+
+def test_equal_records_share_one_computation(monkeypatch):
+    """Clients with equal charges cost the accountants one computation between them."""
+    conversions = []
+    convert = library_rdp.compute_epsilon
+
+    def counted(*values):
+        conversions.append(values)
+        return convert(*values)
+
+    monkeypatch.setattr("dp_accounting.rdp.compute_epsilon", counted)
+    parts = [Segment(0.0371, 1.37, 11), Segment(0.0371, 1.37, 8)]
+    one = rdp_of(parts, 1e-5)
+    assert rdp_of(reversed(parts), 1e-5) == one
+    assert rdp_of([Segment(0.0371, 1.37, 19)], 1e-5) == one
+    assert len(conversions) == 1

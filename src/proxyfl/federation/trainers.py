@@ -14,6 +14,7 @@ from proxyfl import params
 from proxyfl._setonce import SetOnce
 from proxyfl._validate import number
 from proxyfl.errors import ModelError, PrivacyError
+from proxyfl.federation import optimizers
 from proxyfl.losses import NO_BALANCE, Objective
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.guarantee import Kind
@@ -34,9 +35,9 @@ def optimizer_over(settings: Optimizer, model: nn.Module) -> torch.optim.Optimiz
     lr, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
         momentum = settings.momentum
-        return torch.optim.SGD(trainable, lr, momentum, weight_decay=decay, fused=True)
+        return optimizers.SGD(trainable, lr, momentum, weight_decay=decay, fused=True)
     if settings.name == "adam":
-        return torch.optim.Adam(trainable, lr, weight_decay=decay, fused=True)
+        return optimizers.Adam(trainable, lr, weight_decay=decay, fused=True)
     raise AssertionError(f"proxyfl.settings knows the optimizer {settings.name!r}, this does not")
 
 

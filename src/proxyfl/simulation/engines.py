@@ -254,7 +254,7 @@ def _rounds(
     # A fork of this process would inherit locked mutexes of torch's threads. The fork server has
     # imported everything and has no threads yet: workers start at once and share its memory.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["proxyfl.simulation.engines"])
+    context.set_forkserver_preload(["proxyfl.simulation.engines", *_accountants(prepared, tasks)])
     team: list[_Worker] = []
     with shared_folder() as frames:
         try:
@@ -284,6 +284,12 @@ def _rounds(
             for worker in team:
                 worker.process.kill()
                 worker.process.join()
+
+
+def _accountants(prepared: Prepared, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """What each round's epsilon needs; it takes a second to import, once for all workers."""
+    private = any(prepared.methods[task.method].dp for task in tasks)
+    return ("dp_accounting.rdp", "dp_accounting.pld", "scipy.fft") if private else ()
 
 
 def _own(clients: int, number: int, workers: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,15 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0, 1].
 
     The test part is drawn by place: every copy of scikit-learn has the same images."""
-    # here, since it takes longer to import than most commands to run
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
-    y = torch.from_numpy(found.target.astype(np.int64))
+    # the file alone: scikit-learn takes longer to import than most commands to run
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    pixels_and_digit = np.loadtxt(file, delimiter=",")
+    images = pixels_and_digit[:, :-1].reshape(-1, 1, 8, 8)
+    x = torch.from_numpy(images.astype(np.float32)) / 16
+    y = torch.from_numpy(pixels_and_digit[:, -1].astype(np.int64))
     train, test = published_rows(len(y), test_fraction, seed)
     return Dataset("digits", x[train], y[train], x[test], y[test], 10, tuple("0123456789"))
 
