@@ -436,12 +436,12 @@ class Draws:
         proxy; None where there are no own test parts."""
         gains = []
         for line in self.lines:
-            alone = [own for _, own in line["alone"] if own is not None]
-            if not alone:
+            if not _of_own(line["alone"]):
                 return None
+            alone = mean(_of_own(line["alone"]))
             one = self._one(line, mechanism, epsilon)
-            scores = [mean(own for _, own in run if own is not None) for run in one["kept"]]
-            gains += [100 * (score - mean(alone)) for score in scores or one["own"]]
+            scores = [mean(_of_own(run)) for run in one["kept"]]
+            gains += [100 * (score - alone) for score in scores or one["own"]]
         return float(mean(gains))
 
     def _share(self, line: dict[str, Any], score: float) -> float:
@@ -530,6 +530,11 @@ def _share_cell(each: Draws, mechanism: str, epsilon: int) -> str:
 def _of_sites(scores: Sequence[Sequence[float]]) -> float:
     """The mean over sites of the scores on the merged test part."""
     return mean(merged for merged, _ in scores)
+
+
+def _of_own(scores: Sequence[Sequence[float | None]]) -> list[float]:
+    """The scores on the sites' own test parts, where one is defined: a part may be of one class."""
+    return [own for _, own in scores if own is not None and not math.isnan(own)]
 
 
 TABLES = {

@@ -98,18 +98,40 @@ def test_for_its_own_patients_a_class_that_it_lacks_does_not_matter() -> None:
     assert own.name.startswith("alone")
 
 
-def test_a_proxy_that_is_expected_to_be_noise_is_left_out() -> None:
-    """A small site's folds cannot show that a proxy is noise. Public facts can: with an expected
-    error above 1.5 times its own the site keeps its own model, above half of it at most a sum, and
-    a regression on top of the proxy or the bare proxy only below that."""
+def test_public_facts_say_how_much_a_noisy_proxy_counts() -> None:
+    """A small site's folds cannot show that a proxy is noise. Public facts can: its share in what
+    is kept is 1 / (1 + 3 q) for an expected error of q times the site's own, whichever sum the
+    folds like best."""
     examples = site(60)
     received = proxy(DIRECTION)
     assert choose("logistic", examples, 2, received=received).weights[1] > 0
-    assert choose("logistic", examples, 2, received=received, noise=1.6).name.startswith("alone")
-    assert choose("logistic", examples, 2, received=received, noise=1.4).name.startswith("sum, 0.5")
-    assert choose("logistic", examples, 2, received=received, noise=0.6).name.startswith("sum")
-    quiet = choose("logistic", examples, 2, received=received, noise=0.01)
-    assert quiet.name == choose("logistic", examples, 2, received=received).name
+    for noise, share in ((1.0, 0.25), (1 / 3, 0.5), (0.03, 0.92), (30.0, 0.01)):
+        kept = choose("logistic", examples, 2, received=received, noise=noise)
+        assert kept.weights == (1 - share, share)
+    assert choose("logistic", examples, 2, received=received, noise=0.001).name == "proxy"
+    assert choose("logistic", examples, 2, received=received, noise=1e3).name.startswith("alone")
+
+
+def test_a_share_by_public_facts_does_not_overrule_what_is_sure() -> None:
+    """Public facts promise a good proxy, and it says the opposite: a site with many examples keeps
+    its own model."""
+    kept = choose("logistic", site(400), 2, received=proxy(-DIRECTION * 3), noise=0.01)
+    assert kept.name.startswith("alone")
+
+
+def test_for_its_own_patients_a_proxy_that_is_expected_to_be_noise_is_left_out() -> None:
+    """With an expected error above its own a site keeps its own model for "own", though its folds
+    like the proxy; above a third of it at most a sum."""
+    examples = site(60)
+    received = proxy(DIRECTION)
+
+    def kept(noise: float | None) -> Home:
+        return choose("logistic", examples, 2, received=received, noise=noise, choose_for="own")
+
+    assert kept(None).weights[1] > 0
+    assert kept(1.01).name.startswith("alone")
+    assert kept(0.4).name.startswith(("sum", "alone"))
+    assert kept(0.01).name == kept(None).name
 
 
 def test_a_client_knows_how_noisy_its_proxy_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,15 +16,17 @@ at all what its own models would do to that class: for "all" it takes the proxy 
 leave such classes to the proxy. A site with fewer than ``FEW`` examples for each class takes no
 bare proxy: its folds can hardly tell a proxy from a sum, and a sum errs less.
 
-A proxy can be so noisy that no choice at home makes it useful, and a small site's folds cannot show
-it. But how noisy it is follows from public facts. Take q for the expected error of the proxy in
-parts of that of the client's own model (``privacy.worth``). A sum with a share s of the
-proxy is expected to err less than ``alone`` if
+How noisy a proxy is follows from public facts, and a small site's folds cannot show it. Take q for
+the expected error of the proxy in parts of that of the client's own model (``privacy.worth``). A
+sum with a share s of the proxy is expected to err by s^2 q + (1 - s)^2 of what ``alone`` errs,
+which is least at
 
-    s^2 q + (1 - s)^2 < 1,   that is   q < 2 / s - 1
+    s = 1 / (1 + q)
 
-The candidates for which ``CAUTION`` q is not below that are left out (s = 1 for the proxy and the
-regressions on top of it); if none is left, ``alone`` is kept.
+Where q is known, a client that asks for "all" takes the sum with that share, with CAUTION q for q,
+unless ``alone`` is surely better; the folds choose nothing else. For "own" the folds choose, and
+the candidates that are not expected to gain are left out: those for which CAUTION q is not below
+2 / s - 1 (s = 1 for the proxy and the regressions on top of it).
 
 Guarantees:
     * the private model depends on the client's own examples, the proxy that the round began with,
@@ -76,9 +78,10 @@ SHARES = (0.5, 0.75)
 SURE = 2.0
 """Standard errors by which ``alone`` must be better to be kept."""
 
-CAUTION = 2.0
+CAUTION = 3.0
 """How many times its expected error a proxy is taken to have: a single draw of noise may be worse
-than the mean, and the rule that expects it is a rule of thumb."""
+than the mean, sites differ, and the rule that expects it is a rule of thumb. Chosen on some made-up
+federations and confirmed on others (docs/research/joining.md)."""
 
 FEW = 20
 """Examples for each class, on average, from which on a bare proxy may be kept."""
@@ -131,7 +134,8 @@ def choose(
     alone, own = min(judged, key=lambda pair: pair[0].loss)
     if received is None:
         return at_hand.fitted(alone, None)
-    listening = list(_sums(own, at_hand))
+    logits = at_hand.out_of_fold(own) - at_hand.shift
+    listening = [_sum(own, logits, at_hand, share) for share in (1.0, *SHARES)]
     folds = (alone.loss, listening[0].loss)
     if len(at_hand.y) < FEW * classes:
         listening = [found for found in listening if found.fit is not None]
@@ -139,11 +143,15 @@ def choose(
     if lacks_a_class and choose_for == "all":
         best = min(listening, key=lambda found: found.loss)
         return at_hand.fitted(best, received, folds)
-    if not lacks_a_class:
-        listening.extend(_residuals(at_hand))
-    listening = [
-        found for found in listening if noise is None or CAUTION * noise < 2 / found.share - 1
-    ]
+    if choose_for == "all" and noise is not None:
+        share = round(1 / (1 + CAUTION * noise), 2)
+        listening = [_sum(own, logits, at_hand, share)] if share else []
+    else:
+        if not lacks_a_class:
+            listening.extend(_residuals(at_hand))
+        listening = [
+            found for found in listening if noise is None or CAUTION * noise < 2 / found.share - 1
+        ]
     if not listening:
         return at_hand.fitted(alone, received, folds)
     best = min(listening, key=lambda found: found.loss)
@@ -343,16 +351,14 @@ def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
     return _Judged(name, candidate, (1.0, 0.0), losses)
 
 
-def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
-    """The proxy, and its sums with the best estimator of the client's own."""
-    losses = _losses(at_hand.proxy, at_hand.y)
-    yield _Judged("proxy", None, (0.0, 1.0), losses)
-    logits = at_hand.out_of_fold(own) - at_hand.shift
-    for share in SHARES:
-        weights = (1 - share, share)
-        losses = _losses(at_hand.combined(logits, weights), at_hand.y)
-        name = f"sum, {share:g} proxy ({own.name})"
-        yield _Judged(name, own, weights, losses)
+def _sum(own: Candidate, logits: Array, at_hand: _Local, share: float) -> _Judged:
+    """The sum with this share of the proxy; the bare proxy where that is all of it. ``logits`` are
+    those of the client's own estimator, out of fold."""
+    if share == 1:
+        return _Judged("proxy", None, (0.0, 1.0), _losses(at_hand.proxy, at_hand.y))
+    weights = (1 - share, share)
+    losses = _losses(at_hand.combined(logits, weights), at_hand.y)
+    return _Judged(f"sum, {share:g} proxy ({own.name})", own, weights, losses)
 
 
 def _residuals(at_hand: _Local) -> Iterator[_Judged]:
