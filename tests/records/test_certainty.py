@@ -115,3 +115,14 @@ def test_only_the_runs_measure_has_intervals_of_gains():
         row["private_own_resampled"] = row["private_resampled"]
     own = gain_interval(found, "proxyfl", measure="own_auroc")
     assert own == gain_interval(found, "proxyfl")
+
+
+def test_warnings_of_several_runs_are_said_once():
+    """Rates become a span, and a model that says one class is named once, with in how many runs."""
+    first = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[93, 0], [7, 0]])
+    second = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[80, 10], [5, 5]])
+    said = certainty.warnings_over([first, second])
+    assert "Always saying the commonest class would have accuracy 0.900 to 0.930." in said
+    (alone,) = (line for line in said if line.startswith("alone, c0"))
+    assert alone.endswith("for every test example, in 1 of 2 runs.")
+    assert len(said) == len(set(said))

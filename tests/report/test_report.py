@@ -17,7 +17,7 @@ from proxyfl.records import reading as loading
 from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
 from proxyfl.report import page as report
-from proxyfl.report.document import about, document, told
+from proxyfl.report.document import about, document, study_name, told
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
 
@@ -209,6 +209,38 @@ def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
     assert answer["gaining"] == 1
     assert answer["mean_gain"] == pytest.approx(0.0)
     assert (answer["epsilon"], answer["epsilon_kind"]) == (2.0, "conditional")
+
+
+def test_the_page_is_called_like_the_study(made: Made) -> None:
+    """The splits of one run have the run's name, without the time at which it began."""
+    splits = [made([], name=f"20261119-033845-stroke/split-{s}", seed=s) for s in (0, 1)]
+    assert study_name(splits) == "stroke"
+    assert report.title(splits) == "ProxyFL report: stroke"
+    assert study_name(splits[:1]) == "stroke"
+    others = [made([], name="first"), made([], name="second", seed=1)]
+    assert study_name(others) == "first and 1 more"
+
+
+def test_a_site_without_any_change_is_marked(made: Made) -> None:
+    """A gain of 0 in every sample has an interval without width, which the page does not show as
+    one; a gain of 0 in the mean alone is no such thing."""
+    rows = []
+    for method, second in (("alone", [0.5, 0.6]), ("proxyfl", [0.6, 0.5])):
+        for client, samples in enumerate(([0.5, 0.6], second)):
+            rows.append(
+                row(
+                    method,
+                    2,
+                    client,
+                    private_auroc=0.55,
+                    private_resampled=[0.55, *samples],
+                    epsilon_kind="none" if method == "alone" else "end-to-end",
+                )
+            )
+    (group,) = document([made(rows, measure="auroc")])["groups"]
+    (joined,) = (one for one in group["answers"]["auroc"] if one["method"] == "proxyfl")
+    assert [one["unchanged"] for one in joined["by_client"]] == [True, False]
+    assert joined["epsilon_noun"] == "record"
 
 
 def test_an_unwritable_file_is_named_and_leaves_nothing(made: Made, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ Definitions:
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -177,16 +178,25 @@ def is_estimator(run: Run) -> bool:
 
 def warnings(run: Run) -> list[str]:
     """Sentences on what a gain is over, and on what would make a good score worthless."""
-    sentences = []
-    against = kind_of_alone(run)
-    if against is not None:
-        sentences.append(against)
-    rate = majority_rate(run)
-    if rate is not None:
-        sentences.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
-    for name, client, label in one_class_only(run):
-        who = run.clients.get(client, f"client {client}")
-        sentences.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
+    return warnings_over([run])
+
+
+def warnings_over(runs: Sequence[Run]) -> list[str]:
+    """The warnings of several runs, each said once."""
+    sentences = list(dict.fromkeys(filter(None, map(kind_of_alone, runs))))
+    rates = [rate for rate in map(majority_rate, runs) if rate is not None]
+    if rates:
+        low, high = f"{min(rates):.3f}", f"{max(rates):.3f}"
+        span = low if low == high else f"{low} to {high}"
+        sentences.append(f"Always saying the commonest class would have accuracy {span}.")
+    counted: Counter[str] = Counter()
+    for run in runs:
+        for name, client, label in one_class_only(run):
+            who = run.clients.get(client, f"client {client}")
+            counted[f"{name}, {who}: the model kept says {label!r} for every test example"] += 1
+    for sentence, count in counted.items():
+        of_runs = "" if len(runs) == 1 else f", in {count} of {len(runs)} runs"
+        sentences.append(f"{sentence}{of_runs}.")
     return sentences
 
 

@@ -2,6 +2,7 @@
 nothing else. Every number on the page is computed here or in ``records``, none in the browser."""
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +24,7 @@ from proxyfl.records.certainty import (
     majority_rate,
     plain_name,
     reference_of,
-    warnings,
+    warnings_over,
 )
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
@@ -42,6 +43,7 @@ def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> D
     recorded = _recorded(runs)
     now = datetime.datetime.now(datetime.UTC)
     content = {
+        "study": study_name(runs),
         "made": now.isoformat(timespec="seconds"),
         "live": live,
         "looks": looks(methods),
@@ -55,6 +57,22 @@ def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> D
     }
     plain: Document = finite(content)
     return plain
+
+
+def study_name(runs: Sequence[Run]) -> str:
+    """What the page is about: the first run's name, or that of the folder whose splits they are,
+    without the time at which it was begun."""
+    first = runs[0]
+    splits = [re.fullmatch(r"split-\d+", run.name) for run in runs]
+    parents = {run.path.resolve().parent for run in runs if run.path is not None}
+    if all(splits) and len(parents) == 1:
+        return _undated(parents.pop().name)
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{_undated(first.name)}{more}"
+
+
+def _undated(name: str) -> str:
+    return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
 def about(run: Run) -> Document:
@@ -81,7 +99,6 @@ def about(run: Run) -> Document:
         "clients": run.described,
         "confusion": _confusion(run),
         "judged": judgements(run),
-        "warnings": warnings(run),
         "majority": majority_rate(run),
         "alone_is_estimator": is_estimator(run),
         "notes": notes,
@@ -139,6 +156,7 @@ def cost(epsilon: Epsilon) -> Document:
         "delta": epsilon.delta,
         "epsilon_kind": str(epsilon.kind),
         "epsilon_unit": str(epsilon.unit),
+        "epsilon_noun": epsilon.unit.noun,
         "epsilon_all_others": None if epsilon.kind is Kind.NONE else epsilon.against_all,
         "epsilon_against": list(epsilon.sentences),
     }
@@ -173,12 +191,18 @@ def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Docume
         "clients": group.clients,
         "budget": _budget(group.runs[0]),
         "noun": noun_of(group),
+        "warnings": warnings_over(group.runs),
         "finish": finish,
         "plain_name": plain_name(group.runs[0]).removesuffix(" regression"),
         "plain": {measure: _plain(group, measure) for measure in measures},
         "answers": by_measure,
         **charts,
     }
+
+
+def is_without_width(interval: Sequence[float] | None) -> bool:
+    """True for an interval that says nothing: no test person is answered otherwise than before."""
+    return interval is not None and interval[0] == interval[1] == 0
 
 
 def _finish(found: Sequence[Answer]) -> Document | None:
@@ -206,6 +230,7 @@ def _answer(found: Answer) -> Document:
     names = found.group.clients
     clients = []
     for client, gain in found.by_client().items():
+        interval = answer_interval(found, client)
         own = [value for (_, who), value in found.scores.items() if who == client]
         scores = own or list(found.scores.values())
         about = {
@@ -213,12 +238,13 @@ def _answer(found: Answer) -> Document:
             "name": names.get(client, f"client {client}"),
             "score": sum(scores) / len(scores),
             "alone": _mean(_alone(found, client)),
-            "within_noise": is_within_noise(answer_interval(found, client)),
+            "within_noise": is_within_noise(interval),
+            "unchanged": gain.mean == 0 and is_without_width(interval),
             "gain": gain.mean,
             "low": gain.low,
             "high": gain.high,
             "n": gain.n,
-            "interval": answer_interval(found, client),
+            "interval": interval,
         }
         clients.append(about)
     weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak

@@ -14,7 +14,7 @@ from typing import Any
 
 from proxyfl._files import write_bytes
 from proxyfl.records.run import Run
-from proxyfl.report.document import document
+from proxyfl.report.document import document, study_name
 
 SCRIPTS = (
     "store",
@@ -47,8 +47,7 @@ def write(runs: Sequence[Run], out: Path) -> int:
 
 def title(runs: Sequence[Run]) -> str:
     """The page's title."""
-    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    return f"ProxyFL report: {runs[0].name}{more}"
+    return f"ProxyFL report: {study_name(runs)}"
 
 
 def page(content: Mapping[str, Any], *, title: str) -> str:

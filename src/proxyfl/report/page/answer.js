@@ -56,13 +56,16 @@ function card(group, answer) {
   const average = answer.mean_gain;
   const size = (100 * Math.abs(average)).toFixed(1);
   const kind = average > 0 ? "gains" : "loses";
+  const unchanged = answer.by_client.every((one) => one.unchanged);
   const unsure = answer.within_noise || size === "0.0";
-  const said = answer.within_noise
+  const said = unchanged
+    ? "changed nothing"
+    : answer.within_noise
     ? `makes no difference beyond noise (${points(average)} points)`
     : size === "0.0"
       ? "neither gains nor loses"
       : `${kind} ${size} points`;
-  const interval = answer.interval && ` 95 % interval of the average: ${between(...answer.interval)}.`;
+  const interval = answer.interval && !unchanged && ` 95 % interval of the average: ${between(...answer.interval)}.`;
   const seeds = group.runs.length > 1 ? " (clients times seeds)" : "";
   const above = `${answer.gaining} of ${plural(answer.clients, "client")}${seeds} end above training alone`;
   const range = between(answer.lowest_gain, answer.highest_gain);
@@ -76,7 +79,7 @@ function card(group, answer) {
       swatch(answer.method),
       element("span", {}, `${answer.method}: joining ${said}`, element("span", { class: "quiet" }, ` on average${when}`)),
     ),
-    element("p", {}, `${above} (${range} points of ${measureName()}).${interval ?? ""}`),
+    element("p", {}, `${above} (${range} points of ${measureName()}).${interval || ""}`),
     element(
       "p",
       {},

@@ -96,6 +96,7 @@ function arrowsCard(group, answer) {
     gain: answer.mean_gain,
     interval: answer.interval,
     within_noise: answer.within_noise,
+    unchanged: rows.every((one) => one.unchanged),
     mean: true,
   };
   const edges = [...rows, mean].flatMap((one) => [
@@ -193,8 +194,24 @@ function arrowRow(one, first, at, examples, way) {
   const alone = element("span", { class: `value ${ahead ? "left" : "right"}` }, first ? element("span", { class: "opt" }, "alone ") : "", score3(one.alone));
   const joined = element("span", { class: "value joined" }, first ? element("span", { class: "opt" }, "joined ") : "", score3(one.score));
   track.append(shaft, place(element("i", { class: "dot" }), one.alone), svg, place(alone, one.alone), place(joined, one.score));
+  // an interval without width says nothing
+  if (one.unchanged) return unchangedRow(one, track, examples);
   const noise = one.interval ? (one.within_noise ? "within noise" : "beyond noise") : "no interval";
   const tone = one.within_noise || !one.interval ? "" : down ? "down" : "up";
+  const gained = [
+    element("b", { class: tone }, points(one.gain)),
+    element("span", {}, one.interval ? between(...one.interval) : ""),
+    element("em", {}, noise),
+  ];
+  return namedRow(one, track, examples, gained, down);
+}
+
+// A site that keeps a model with the answers it had alone.
+function unchangedRow(one, track, examples) {
+  return namedRow(one, track, examples, [element("b", {}, "no change"), element("em", {}, "the same answers as alone")], false);
+}
+
+function namedRow(one, track, examples, gained, down) {
   return element(
     "div",
     { class: `arow${one.mean ? " mean" : ""}${down ? " down" : ""}` },
@@ -205,13 +222,7 @@ function arrowRow(one, first, at, examples, way) {
       examples ? element("span", {}, `${examples.toLocaleString("en")} records`) : null,
     ),
     track,
-    element(
-      "div",
-      { class: "again" },
-      element("b", { class: tone }, points(one.gain)),
-      element("span", {}, one.interval ? between(...one.interval) : ""),
-      element("em", {}, noise),
-    ),
+    element("div", { class: one.unchanged ? "again same" : "again" }, ...gained),
   );
 }
 
@@ -250,7 +261,7 @@ function gaugeCard(group, answer) {
     element("dt", {}, "Kind"),
     element("dd", {}, element("span", { class: `badge ${answer.epsilon_kind === "end-to-end" ? "good" : "warn"}` }, answer.epsilon_kind)),
     element("dt", {}, "Protects"),
-    element("dd", {}, `one ${answer.epsilon_unit}`),
+    element("dd", {}, `one ${answer.epsilon_noun}`),
     element("dt", {}, "Delta"),
     element("dd", {}, answer.delta.toExponential(1)),
   );
@@ -274,7 +285,7 @@ function gaugeCard(group, answer) {
   const text = answer.weak
     ? [element("b", { class: "weak" }, "A weak guarantee: "), "above 10 an epsilon rules out very little."]
     : [
-        `A bet on whether one ${answer.epsilon_unit} took part is won `,
+        `A bet on whether one ${answer.epsilon_noun} took part is won `,
         element("b", {}, `at most ${answer.bet} times in 100`),
         ". With a coin: 50.",
       ];
@@ -432,7 +443,9 @@ function sitesCard() {
         element("th", { scope: "row" }, one.name),
         element("td", { class: "number" }, one.alone === null ? "" : score3(one.alone)),
         element("td", { class: "number" }, score3(one.score)),
-        element("td", { class: "number" }, element("b", {}, points(one.gain)), element("small", {}, one.interval ? between(...one.interval) : "")),
+        one.unchanged
+          ? element("td", { class: "number" }, element("b", {}, "no change"))
+          : element("td", { class: "number" }, element("b", {}, points(one.gain)), element("small", {}, one.interval ? between(...one.interval) : "")),
         element("td", { class: "number" }, sparkline(curve?.clients[one.client], one.alone)),
       ];
       if (own)
@@ -486,7 +499,7 @@ function doubtsCard() {
     const lines = [];
     for (const group of page.groups) {
       const runs = runsOf(group);
-      for (const run of runs) for (const warning of run.warnings) lines.push(warning);
+      lines.push(...group.warnings);
       if (runs.length === 1) lines.push("One seed only: a difference of a few points may be chance.");
     }
     if (page.runs.some((run) => run.simulation))

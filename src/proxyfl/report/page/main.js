@@ -10,9 +10,7 @@ function update() {
 
 function fillToolbar() {
   for (const one of toolbarSelects) one.refresh();
-  const run = page.runs[0];
-  const more = page.runs.length > 1 ? ` and ${page.runs.length - 1} more` : "";
-  document.getElementById("study").textContent = run.name + more;
+  document.getElementById("study").textContent = page.study;
   const state = document.getElementById("state");
   const finished = page.runs.every((one) => one.finished);
   state.textContent = finished ? "finished" : "not finished";

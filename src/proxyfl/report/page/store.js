@@ -50,7 +50,7 @@ const isPooled = (group, method) =>
 
 function costWords(answer) {
   if (answer.epsilon_kind === "none") return "no differential privacy (epsilon infinite)";
-  return `epsilon ${answer.shown} per ${answer.epsilon_unit} (${answer.epsilon_kind}) at delta ${answer.delta.toExponential(1)}`;
+  return `epsilon ${answer.shown} per ${answer.epsilon_noun} (${answer.epsilon_kind}) at delta ${answer.delta.toExponential(1)}`;
 }
 
 const points = (difference) => `${difference >= 0 ? "+" : "\u2212"}${(100 * Math.abs(difference)).toFixed(1)}`;
