@@ -191,6 +191,9 @@ class DP:
     normalize: bool = field(default=False, metadata=PER_CLIENT)
     """Whether small gradients are scaled up to `clip_norm` as well (automatic clipping), so that
     `clip_norm` need not be tuned apart from the learning rate. It costs no privacy."""
+    normalize_gamma: float = field(default=0.01, metadata=PER_CLIENT)
+    """With `normalize`: a gradient g counts as clip_norm g / (|g| + gamma), so those far below this
+    norm stay small. Any value above 0 costs the same."""
     unit: str = field(default="record", metadata=PER_CLIENT)
     """The unit that is protected: one `record`, or a `group`: a person with all of their records
     (`person` says the same). Absent: a person, if the schema of the data names one, else a record.
@@ -242,6 +245,12 @@ class DP:
                 )
         number("privacy.noise_multiplier", self.noise_multiplier, above=0)
         number("privacy.clip_norm", self.clip_norm, above=0)
+        number("privacy.normalize_gamma", self.normalize_gamma, above=0)
+        if self.normalize_gamma != type(self).normalize_gamma and not self.normalize:
+            raise ConfigError(
+                f"privacy.normalize_gamma={self.normalize_gamma:g} is for privacy.normalize = "
+                "true. Set that, or leave normalize_gamma out."
+            )
         if self.delta is not None:
             number("privacy.delta", self.delta, above=0, below=1)
         if self.sampling_rate is not None:

@@ -276,14 +276,14 @@ def test_a_neighbouring_dataset_differs_by_at_most_c(
 
 
 @pytest.mark.parametrize("name", ["mlp", "conv2d", "group-norm", "embedding", "tied"])
-@pytest.mark.parametrize("clip_norm", [0.01, 1.0, 10.0])
-def test_normalized_gradients_keep_to_c(name: str, clip_norm: float) -> None:
-    """With ``normalize`` one more record, tiny or huge, moves the sum by at most C. Tiny gradients
-    are scaled up, which plain clipping does not do."""
+@pytest.mark.parametrize(("clip_norm", "gamma"), [(0.01, 0.01), (1.0, 1e-30), (10.0, 50.0)])
+def test_normalized_gradients_keep_to_c(name: str, clip_norm: float, gamma: float) -> None:
+    """With ``normalize`` one more record, tiny or huge, moves the sum by at most C, whatever
+    ``normalize_gamma`` is. Tiny gradients are scaled up, which plain clipping does not do."""
     model, x, y = build(name, 6)
     if name != "embedding":
         x = x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
-    clipper = Clipper(model, dp=DP(normalize=True))
+    clipper = Clipper(model, dp=DP(normalize=True, normalize_gamma=gamma))
     with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
     for i in range(6):
         rest = [j for j in range(6) if j != i]
@@ -291,7 +291,7 @@ def test_normalized_gradients_keep_to_c(name: str, clip_norm: float) -> None:
         assert float((with_all - without).norm()) <= clip_norm * (1 + 1e-9)
         alone = clipper.clip(x[i : i + 1], y[i : i + 1], loss, clip_norm)
         norm = float(alone.norms)
-        expected = clip_norm * norm / (norm + 0.01)
+        expected = clip_norm * norm / (norm + gamma)
         assert float(alone.total.norm()) == pytest.approx(expected, rel=1e-6)
 
 

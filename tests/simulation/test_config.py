@@ -138,8 +138,10 @@ def test_no_setting_is_forgotten() -> None:
         for which in ("private", "proxy")
         for name in ("name", "momentum")
     }
-    # which need a delta, groups, an account, a budget, rounds that settle, and the rules of sites
+    # which need normalize, a delta, groups, an account, a budget, rounds that settle, and the rules
+    # of sites
     together = {
+        "privacy.normalize_gamma",
         "privacy.sampling_rate",
         "privacy.max_per_group",
         "privacy.population",

@@ -45,10 +45,6 @@ _SLACK = 16
 carry it past C."""
 
 
-_STABILITY = 0.01
-"""gamma of ``normalize``: AUTO-S of Bu et al. (arXiv 2206.07136)."""
-
-
 class Clipper(SetOnce, changing=("_ways", "_example")):
     """Clipped gradient sums of one model. Holds the flat buffer that ``Clipped.total`` points into.
 
@@ -177,11 +173,12 @@ class Clipper(SetOnce, changing=("_ways", "_example")):
     def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
         """Eq. (7): sum_i g_i / max(1, |g_i| / C), with a C that is ``_SLACK`` shorter.
 
-        With ``normalize``: sum_i C g_i / (|g_i| + gamma), each of norm below C as well."""
+        With ``normalize``: sum_i C g_i / (|g_i| + gamma), each of norm below C as well (AUTO-S of
+        Bu et al., arXiv 2206.07136)."""
         limits = torch.finfo(self._dtype)
         shorter = clip_norm / (1 + _SLACK * limits.eps)
         if self._dp.normalize:
-            c = (shorter / (norms + _STABILITY)).clamp_(max=limits.max)
+            c = (shorter / (norms + self._dp.normalize_gamma)).clamp_(max=limits.max)
         else:
             c = (shorter / norms).clamp_(max=1)
         # Below this a factor has too few digits left to be a bound: its example contributes zero.
