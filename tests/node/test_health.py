@@ -128,7 +128,10 @@ def test_what_only_an_operator_can_repair_is_not_healthy(
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        (stores.FILE, "The file is damaged. Bring the site back from its last backup. Run: proxyfl"),
+        (
+            stores.FILE,
+            "The file is damaged. Bring the site back from its last backup. Run: proxyfl",
+        ),
         (sites.FILE, "TOML"),
         ("manifests/0001.toml", "TOML"),
     ],

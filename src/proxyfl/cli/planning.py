@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from proxyfl._validate import suggestion
 from proxyfl.cli.options import Document
 from proxyfl.data.tables.features import feature_names
-from proxyfl.data.tables.reading import read
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import DataError
 from proxyfl.tasks import CLASSIFICATION, TIME_TO_EVENT
@@ -42,6 +41,8 @@ class Counts:
 def read_counts(path: Path) -> Counts:
     """The sizes of the sites in a file with a line for each: its name, its patients (of whom four
     fifths train) or its training examples, and perhaps its cases."""
+    from proxyfl.data.tables.reading import read  # it imports PyTorch
+
     columns: dict[str, list[str]] = {}
     for part in read(path):
         for name, texts in part.columns.items():
