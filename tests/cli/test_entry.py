@@ -20,11 +20,6 @@ sys.exit(entry.main())
 """What an installed command does, with a word once our own code is there."""
 
 
-def interruptible() -> None:
-    """Let a started process hear Ctrl-C even if the tests run in the background, under nohup."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def interrupted(*words: str, after: float) -> tuple[int, str]:
     """Exit code and standard error of a command that gets Ctrl-C so many seconds after our code
     was loaded."""
@@ -33,7 +28,6 @@ def interrupted(*words: str, after: float) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=interruptible,
     )
     try:
         assert process.stdout is not None

@@ -146,18 +146,8 @@ def start(path: Path, *more: str) -> subprocess.Popen[str]:
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=interruptible,
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def interruptible() -> None:
-    """Let a started process hear Ctrl-C even if the tests run in the background, under nohup."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_interrupted(tmp_path: Path) -> None:

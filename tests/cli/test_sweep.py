@@ -185,8 +185,6 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [sys.executable, "-c", code, "sweep", str(file), "--out", str(out)],
         stderr=subprocess.PIPE,
         text=True,
-        # Also when the tests run in the background, with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     wait_until((out / "seed=0,beta=0.0" / "attempts").exists)
     program.send_signal(signal.SIGINT)

@@ -463,6 +463,35 @@ seed = [0, 1]
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_a_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A signal between the start of a process and its entry in the list leaves no process
+    behind."""
+    monkeypatch.setenv("STANDIN_PACE", "1000")
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute(planned(tmp_path, TWO_BY_TWO), parallel=2, command=STANDIN)
+    finally:
+        signal.signal(number, before)
+        left = [process for process in started if process.poll() is None]
+        for process in left:
+            process.kill()
+    assert len(started) == 1
+    assert not left
+
+
 @pytest.mark.slow
 def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
     """Two methods and two seeds, for real: stopped in the middle and continued, every run ends

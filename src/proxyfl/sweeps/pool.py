@@ -15,8 +15,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def execute(
         try:
             while waiting or running:
                 while waiting and len(running) < parallel:
-                    running.append(_Process(waiting.pop(0), command, lock))
+                    with _interrupts_wait():
+                        running.append(_Process(waiting.pop(0), command, lock))
                 at_work = [process.point for process in running]
                 tell(clock.status(outcomes, at_work, waiting))
                 time.sleep(poll)
@@ -185,6 +187,28 @@ class _Process:
         last = said.strip().splitlines()[-5:]
         last.append(f"({how}; all it said: {self.log})")
         return Outcome(self.point, seconds, "\n".join(last))
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Holds back Ctrl-C and SIGTERM while a process is started.
+
+    An exception between the child's start and its entry in the list would leave it behind."""
+    arrived: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):  # what is ignored stays ignored, in the child too
+                handlers[number] = handler
+                signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def _stop(running: Sequence[_Process]) -> None:
