@@ -207,8 +207,8 @@ def _interrupts_wait() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+        for signal_number in arrived:
+            signal.raise_signal(signal_number)
 
 
 def _stop(running: Sequence[_Process]) -> None:
