@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from proxyfl import measures
-from proxyfl.measures import MEASURES, Measure, Predictions, interval, resampled
+from proxyfl.measures import MEASURES, Measure, Predictions, interval, resample
 from tests.test_measures import predictions
 
 
@@ -33,7 +33,7 @@ def test_weights_give_what_the_rows_drawn_give(classes, ties):
     if ties:
         found = Predictions(np.round(found.logits), found.labels)
     persons = np.arange(120) // 3
-    fast = resampled(found, persons, times=25, seed=3)
+    fast = resample(found, persons, times=25, seed=3)
     for name, values in by_rows(found, persons, 25, 3).items():
         assert fast[name] == pytest.approx(values, abs=1e-12), name
 
@@ -42,7 +42,7 @@ def test_samples_that_lack_a_class():
     """A sample without positives has no AUROC, and the others have theirs."""
     logits = np.random.default_rng(0).normal(size=(12, 2))
     found = Predictions(logits, np.array([1] + [0] * 11))
-    fast = resampled(found, np.arange(12), times=60, seed=0)
+    fast = resample(found, np.arange(12), times=60, seed=0)
     plain = by_rows(found, np.arange(12), 60, 0)
     assert None in plain["auroc"]
     for name, values in plain.items():
@@ -56,7 +56,7 @@ def test_a_measure_of_ones_own_is_resampled_too(monkeypatch):
     share = Measure("share", "share", lambda found: float(found.labels.mean()))
     monkeypatch.setitem(MEASURES, "share", share)
     found = predictions(2, count=60)
-    fast = resampled(found, np.arange(60), times=5, seed=1)
+    fast = resample(found, np.arange(60), times=5, seed=1)
     assert fast["share"] == by_rows(found, np.arange(60), 5, 1)["share"]
 
 
@@ -64,17 +64,17 @@ def test_resampling_is_paired():
     """Two models are judged on the same samples: a model minus itself is zero, always."""
     found = predictions(2)
     persons = np.arange(400) // 2
-    one = resampled(found, persons, times=20, seed=3)
-    assert one == resampled(found, persons, times=20, seed=3)
-    assert one != resampled(found, persons, times=20, seed=4)
+    one = resample(found, persons, times=20, seed=3)
+    assert one == resample(found, persons, times=20, seed=3)
+    assert one != resample(found, persons, times=20, seed=4)
 
 
 def test_blocks_change_nothing(monkeypatch):
     """However many samples fit into memory, the values are the same."""
     found = predictions(2)
-    whole = resampled(found, None, times=20, seed=3)
+    whole = resample(found, None, times=20, seed=3)
     monkeypatch.setattr("proxyfl.measures._CELLS", 1000)
-    for name, values in resampled(found, None, times=20, seed=3).items():
+    for name, values in resample(found, None, times=20, seed=3).items():
         assert values == pytest.approx(whole[name], rel=1e-12)
 
 
@@ -82,8 +82,8 @@ def test_persons_are_drawn_whole():
     """With every person's rows alike, resampling rows would be too sure of itself by sqrt(rows)."""
     rows = np.repeat(np.arange(50), 20)
     found = predictions(2, count=50).taken(rows)
-    by_person = resampled(found, rows, times=200, seed=0)["accuracy"]
-    by_row = resampled(found, None, times=200, seed=0)["accuracy"]
+    by_person = resample(found, rows, times=200, seed=0)["accuracy"]
+    by_row = resample(found, None, times=200, seed=0)["accuracy"]
     assert np.std(by_person) / np.std(by_row) == pytest.approx(np.sqrt(20), rel=0.3)
 
 
@@ -94,7 +94,7 @@ def test_intervals_cover_what_they_say():
     for seed in range(100):
         labels = (generator.random(400) < 0.7).astype(np.int64)
         found = Predictions(np.tile([0.0, 1.0], (400, 1)), labels)
-        values = resampled(found, None, times=200, seed=seed)["accuracy"]
+        values = resample(found, None, times=200, seed=seed)["accuracy"]
         low, high = interval(values)
         covered += low <= 0.7 <= high
     assert 88 <= covered <= 99
@@ -104,7 +104,7 @@ def test_intervals_cover_what_they_say():
 def test_nothing_to_draw_from():
     """Without examples there are no samples."""
     empty = Predictions(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
-    assert resampled(empty, None, times=5, seed=0) == {}
+    assert resample(empty, None, times=5, seed=0) == {}
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 41, 200, 1000])

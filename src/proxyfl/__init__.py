@@ -67,8 +67,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(
             f"module 'proxyfl' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
-    found: object = getattr(importlib.import_module(_HOMES[name]), name)
-    return found
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

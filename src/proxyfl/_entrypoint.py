@@ -184,7 +184,7 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
 
 
 @contextmanager
-def translated(error: type[InputError], what: str) -> Iterator[None]:
+def translate_errors(error: type[InputError], what: str) -> Iterator[None]:
     """Whatever the user's own code raises, as an ``error`` that begins with ``what``."""
     try:
         yield

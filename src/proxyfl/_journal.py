@@ -214,7 +214,7 @@ class Log:
 
     def _put_aside(self) -> None:
         number = 1
-        while (aside := _numbered(self.path, number)).exists():
+        while (aside := _path_of(self.path, number)).exists():
             number += 1
         self.path.rename(aside)
         sync_folder(self.path.parent)
@@ -235,7 +235,7 @@ def describe_faults(content: Content, path: Path) -> Iterator[str]:
         )
 
 
-def _numbered(path: Path, number: int) -> Path:
+def _path_of(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}-{number:04d}{path.suffix}")
 
 
@@ -254,9 +254,9 @@ class Reader:
     def entries(self) -> list[Entry]:
         """The entries so far; an unfinished last line is left out."""
         with self._lock:
-            return self._grown()
+            return self._read_new()
 
-    def _grown(self) -> list[Entry]:
+    def _read_new(self) -> list[Entry]:
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())

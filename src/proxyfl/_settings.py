@@ -155,7 +155,7 @@ def override(tree: Tree, text: str) -> None:
     if not equals:
         example = "--set privacy.noise_multiplier=1.1"
         raise ConfigError(f"Expected --set key=value, got {text!r}. For example {example}.")
-    put(tree, key.strip(), _parsed(value.strip()))
+    put(tree, key.strip(), _parse(value.strip()))
 
 
 def put(tree: Tree, key: str, value: Any) -> None:
@@ -213,14 +213,14 @@ def _table_text(name: str, table: Mapping[str, Any]) -> str:
 def flat(tree: Any, prefix: str = "") -> Tree:
     """Every dotted key and its value, of settings or of a nested mapping."""
     table = tree if isinstance(tree, Mapping) else _values(tree)
-    found: Tree = {}
+    leaves: Tree = {}
     for name, value in table.items():
         is_mapping = isinstance(value, Mapping) and table is tree
         if is_mapping or dataclasses.is_dataclass(value):
-            found |= flat(value, f"{prefix}{name}.")
+            leaves |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = value
-    return found
+            leaves[prefix + name] = value
+    return leaves
 
 
 def split_lists(kind: type, tree: Tree) -> tuple[Tree, dict[str, tuple[Any, ...]]]:
@@ -334,7 +334,7 @@ def shown_default(default: Any) -> str:
 def described(hint: Any) -> str:
     """A type as a user knows it; that a setting may be absent is left out."""
     options = [option for option in _options(hint) if option is not type(None)]
-    return " or ".join(_described(option) for option in options)
+    return " or ".join(_describe(option) for option in options)
 
 
 def toml_value(value: Any) -> str:
@@ -430,14 +430,14 @@ def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
         return None
     for option in options:
         alone = len(options) == 1
-        found = _converted(option, default, value, key, alone=alone)
-        if found is not MISSING:
-            return found
-    expected = " or ".join(map(_described, options))
+        converted = _convert(option, default, value, key, alone=alone)
+        if converted is not MISSING:
+            return converted
+    expected = " or ".join(map(_describe, options))
     raise ConfigError(f"Expected {expected} for {key}, got {value!r}.")
 
 
-def _converted(option: Any, default: Any, value: Any, key: str, *, alone: bool) -> Any:
+def _convert(option: Any, default: Any, value: Any, key: str, *, alone: bool) -> Any:
     """``value`` as an ``option``; MISSING if it is none. An option that is ``alone`` says itself
     what is wrong with a value."""
     origin = typing.get_origin(option)
@@ -467,7 +467,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def _described(option: Any) -> str:
+def _describe(option: Any) -> str:
     if typing.get_origin(option) is tuple:
         inner = typing.get_args(option)[0]
         return _LISTS.get(inner) or f"a list, each {described(inner)}"
@@ -479,14 +479,14 @@ def _described(option: Any) -> str:
     return f"a table with {fields}"
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """``text`` as a TOML value; else as a plain string, or a comma-separated list of them."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         if "," not in text:
             return text
-    return [_parsed(part.strip()) for part in text.split(",")]
+    return [_parse(part.strip()) for part in text.split(",")]
 
 
 def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:

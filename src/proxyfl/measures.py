@@ -13,7 +13,7 @@ classes, each against the rest; classes that the test set lacks are left out.
 trade-offs. scikit-learn computes the same and checks its input again for every curve, which takes
 most of its time with many classes; the tests hold each value to scikit-learn's.
 
-``resampled`` has every measure on bootstrap samples of persons, and ``interval`` what follows. A
+``resample`` has every measure on bootstrap samples of persons, and ``interval`` what follows. A
 sample is a list of multiplicities: how often each example was drawn. A measure of the sample is the
 measure of the examples with these weights, so all samples share one sort of the scores and one pass
 over the multiplicities. The tests hold each value to the measure of the rows drawn.
@@ -87,8 +87,8 @@ class Curve:
         steps = np.diff(self.negatives, prepend=0)
         heights = self.positives - np.diff(self.positives, prepend=0) / 2
         pairs = self.positives[..., -1] * self.negatives[..., -1]
-        found: Array = (steps * heights).sum(-1) / pairs
-        return found
+        area: Array = (steps * heights).sum(-1) / pairs
+        return area
 
     def average_precision(self) -> "Array":
         """The precision at each threshold, weighted by the positives that the threshold adds."""
@@ -98,8 +98,8 @@ class Curve:
         precision = np.divide(self.positives, said, out=np.zeros_like(said), where=said > 0)
         steps = np.diff(self.positives, prepend=0)
         area = (steps * precision).sum(-1)
-        found: Array = area / self.positives[..., -1]
-        return found
+        mean_precision: Array = area / self.positives[..., -1]
+        return mean_precision
 
     def sensitivity_at(self, specificity: float) -> "Array":
         """The largest share of positives found while at least ``specificity`` of the negatives are
@@ -108,8 +108,8 @@ class Curve:
 
         allowed = _rates(self.negatives) <= 1 - specificity + _ROUNDING
         rates = np.where(allowed, _rates(self.positives), 0.0)
-        found: Array = rates.max(-1)
-        return found
+        sensitivity: Array = rates.max(-1)
+        return sensitivity
 
     def specificity_at(self, sensitivity: float) -> "Array":
         """The largest share of negatives told right while at least ``sensitivity`` (above 0) of the
@@ -118,8 +118,8 @@ class Curve:
 
         enough = _rates(self.positives) >= sensitivity - _ROUNDING
         rates = np.where(enough, _rates(self.negatives), 1.0)
-        found: Array = 1 - rates.min(-1)
-        return found
+        best: Array = 1 - rates.min(-1)
+        return best
 
 
 def _sums(weights: "NDArray[Any]", rows: "NDArray[np.int64]", ends: "NDArray[np.int64]") -> "Array":
@@ -135,8 +135,8 @@ def _sums(weights: "NDArray[Any]", rows: "NDArray[np.int64]", ends: "NDArray[np.
 
 
 def _rates(counts: "Array") -> "Array":
-    found: Array = counts / counts[..., -1:]
-    return found
+    rates: Array = counts / counts[..., -1:]
+    return rates
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class Predictions:
         """The softmax of the logits: one row of probabilities per example."""
         from scipy.special import softmax
 
-        found: NDArray[np.float64] = softmax(self._shifted, axis=1)
-        return found
+        probabilities: NDArray[np.float64] = softmax(self._stable_logits, axis=1)
+        return probabilities
 
     @property
-    def _shifted(self) -> "NDArray[np.float64]":
+    def _stable_logits(self) -> "NDArray[np.float64]":
         import numpy as np
 
         logits: NDArray[np.float64] = self.logits.astype(float)
@@ -211,11 +211,11 @@ class Predictions:
         """Minus the logarithm of each example's true class's probability."""
         from scipy.special import logsumexp
 
-        logits = self._shifted
+        logits = self._stable_logits
         rows = range(len(self.labels))
         true = logits[rows, self.labels]
-        found: NDArray[np.float64] = logsumexp(logits, axis=1) - true
-        return found
+        losses: NDArray[np.float64] = logsumexp(logits, axis=1) - true
+        return losses
 
     @cached_property
     def confusion(self) -> "NDArray[np.int64]":
@@ -286,13 +286,13 @@ def _measure_of_curve(name: str, title: str) -> Measure:
         two = predictions.classes == 2
         if not two and name not in AREAS:
             return None
-        found = []
+        areas = []
         labels = [1] if two else range(predictions.classes)
         for label in labels:
             curve = predictions.curve(label)
             if curve is not None:
-                found.append(float(CURVES[name](curve)))
-        return sum(found) / len(found) if found else None
+                areas.append(float(CURVES[name](curve)))
+        return sum(areas) / len(areas) if areas else None
 
     kinds = (CLASSIFICATION, MULTILABEL) if name in AREAS else (CLASSIFICATION,)
     return Measure(name, title, compute, tasks=kinds)
@@ -356,10 +356,10 @@ def roc(predictions: Predictions, points: int = 100) -> list[tuple[float, float]
     false = curve.negatives / curve.negatives[-1]
     true = curve.positives / curve.positives[-1]
     kept = np.unique(np.linspace(0, len(false) - 1, points).round().astype(int))
-    found = [(0.0, 0.0)]
+    points_of_curve = [(0.0, 0.0)]
     for place in kept:
-        found.append((round(float(false[place]), 4), round(float(true[place]), 4)))
-    return found
+        points_of_curve.append((round(float(false[place]), 4), round(float(true[place]), 4)))
+    return points_of_curve
 
 
 def majority_rate(labels: "NDArray[np.int64]") -> float:
@@ -429,10 +429,10 @@ def names() -> list[str]:
 
 def named(name: str) -> Measure | None:
     """The measure of this name; None for one that this release does not know."""
-    found = MEASURES.get(name.removeprefix(OWN))
-    if found is None or not name.startswith(OWN):
-        return found
-    return replace(found, name=name, title=f"{found.title}, own test part")
+    measure = MEASURES.get(name.removeprefix(OWN))
+    if measure is None or not name.startswith(OWN):
+        return measure
+    return replace(measure, name=name, title=f"{measure.title}, own test part")
 
 
 def better_by(name: str, joined: float | None, alone: float | None) -> float | None:
@@ -452,8 +452,8 @@ def is_lower_better(name: str) -> bool:
 
 def title_of(name: str) -> str:
     """A measure as readers see it; the name of one that this release does not know."""
-    found = named(name)
-    return name if found is None else found.title
+    measure = named(name)
+    return name if measure is None else measure.title
 
 
 Interval = tuple[float, float]
@@ -465,7 +465,7 @@ _CELLS = 2**21
 """Multiplicities that are held at a time: 16 MB."""
 
 
-def resampled(
+def resample(
     predictions: Predictions, persons: "NDArray[np.int64] | None", *, times: int, seed: int
 ) -> dict[str, list[float | None]]:
     """Every measure on ``times`` bootstrap samples of persons (of examples, where nobody knows who
@@ -479,7 +479,7 @@ def resampled(
         return {}
     if persons is None:
         persons = np.arange(len(predictions.labels))
-    found: dict[str, list[float | None]] = {}
+    by_measure: dict[str, list[float | None]] = {}
     for weights in samples(persons, times, seed):
         by_weights = weighted(predictions, weights)
         for name in of(CLASSIFICATION):
@@ -487,8 +487,8 @@ def resampled(
                 values = known(by_weights[name])
             else:
                 values = _one_by_one(name, predictions, weights)
-            found.setdefault(name, []).extend(values)
-    return found
+            by_measure.setdefault(name, []).extend(values)
+    return by_measure
 
 
 def known(values: "Array") -> list[float | None]:
@@ -503,11 +503,11 @@ def _one_by_one(name: str, predictions: Predictions, weights: "Counts") -> list[
     import numpy as np
 
     rows = np.arange(len(predictions.labels))
-    found = []
+    values = []
     for drawn in weights.T:
         sample = predictions.taken(np.repeat(rows, drawn.astype(int)))
-        found.append(MEASURES[name].compute(sample))
-    return found
+        values.append(MEASURES[name].compute(sample))
+    return values
 
 
 def interval(values: Iterable[float | None]) -> Interval | None:
@@ -546,14 +546,14 @@ def weighted(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
         count = sums[0]
         classes = slice(2, 2 + predictions.classes)
         of_class = sums[classes.stop : classes.stop + predictions.classes] / sums[classes]
-        found = {"accuracy": sums[1] / count, "macro_accuracy": _over_classes(of_class)}
+        by_measure = {"accuracy": sums[1] / count, "macro_accuracy": _over_classes(of_class)}
         if not predictions.finite:  # a model that diverged
             nothing = np.full(weights.shape[1], np.nan)
             of_probabilities = (*CURVES, "brier", "log_loss")
-            return found | dict.fromkeys(of_probabilities, nothing)
-        found |= _of_curves(predictions, weights)
-        found["brier"], found["log_loss"] = sums[-2] / count, sums[-1] / count
-    return found
+            return by_measure | dict.fromkeys(of_probabilities, nothing)
+        by_measure |= _of_curves(predictions, weights)
+        by_measure["brier"], by_measure["log_loss"] = sums[-2] / count, sums[-1] / count
+    return by_measure
 
 
 def samples(persons: "NDArray[np.int64]", times: int, seed: int) -> Iterator["Counts"]:
@@ -579,7 +579,7 @@ def _of_curves(predictions: Predictions, weights: "Counts") -> dict[str, "Array"
 
     two = predictions.classes == 2
     labels = [1] if two else range(predictions.classes)
-    found: dict[str, list[Array]] = {name: [] for name in CURVES}
+    by_curve: dict[str, list[Array]] = {name: [] for name in CURVES}
     for label in labels:
         scores = predictions.probabilities[:, label]
         curve = Curve.of(scores, predictions.labels == label, weights)
@@ -588,8 +588,8 @@ def _of_curves(predictions: Predictions, weights: "Counts") -> dict[str, "Array"
             values = np.full(len(defined), np.nan)
             if two or name in AREAS:
                 values = np.where(defined, compute(curve), np.nan)
-            found[name].append(values)
-    return {name: _over_classes(np.stack(values)) for name, values in found.items()}
+            by_curve[name].append(values)
+    return {name: _over_classes(np.stack(values)) for name, values in by_curve.items()}
 
 
 def _over_classes(values: "Array") -> "Array":
@@ -598,5 +598,5 @@ def _over_classes(values: "Array") -> "Array":
 
     known = ~np.isnan(values)
     total = np.where(known, values, 0.0).sum(0)
-    found: Array = total / known.sum(0)
-    return found
+    mean: Array = total / known.sum(0)
+    return mean

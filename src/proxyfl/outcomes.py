@@ -83,12 +83,12 @@ class Outcomes(Protocol):
         ...
 
 
-def measured(found: Outcomes, weights: Counts) -> dict[str, Array]:
+def measured(outcomes: Outcomes, weights: Counts) -> dict[str, Array]:
     """``weighted``; nothing is defined for a model whose outputs are no numbers."""
-    if np.isfinite(found.outputs).all():
-        return found.weighted(weights)
+    if np.isfinite(outcomes.outputs).all():
+        return outcomes.weighted(weights)
     nothing = np.full(weights.shape[1], np.nan)
-    kind = {Values: REGRESSION, Findings: MULTILABEL, Survival: TIME_TO_EVENT}[type(found)]
+    kind = {Values: REGRESSION, Findings: MULTILABEL, Survival: TIME_TO_EVENT}[type(outcomes)]
     return dict.fromkeys(measures.of(kind), nothing)
 
 
@@ -173,10 +173,10 @@ class Findings:
                 for name in measures.AREAS:
                     value = measures.CURVES[name](curve)
                     areas[name].append(np.where(known, value, np.nan))
-        found = {name: _mean_of_known(np.stack(values)) for name, values in areas.items()}
+        means = {name: _mean_of_known(np.stack(values)) for name, values in areas.items()}
         squares = ((expit(self.logits) - self.true) ** 2).mean(1)
         losses = (np.logaddexp(0, self.logits) - self.true * self.logits).sum(1)
-        return found | {"brier": squares @ w / total, "log_loss": losses @ w / total}
+        return means | {"brier": squares @ w / total, "log_loss": losses @ w / total}
 
     def calibration(self) -> list[tuple[float, float, int]]:
         """For each tenth of the probabilities, over all findings together."""
@@ -229,10 +229,10 @@ class Survival:
     @cached_property
     def observed(self) -> "Steps":
         """G: the share still under observation, by time."""
-        return kaplan_meier(self.time, ~self.event & self._censored)
+        return kaplan_meier(self.time, ~self.event & self._is_censored)
 
     @property
-    def _censored(self) -> NDArray[np.bool_]:
+    def _is_censored(self) -> NDArray[np.bool_]:
         # the end of the study at the horizon takes nobody out of it
         inside: NDArray[np.bool_] = self.time < self.ends[-1]
         return inside
@@ -263,8 +263,8 @@ class Survival:
             right += (mine * ((later * higher) @ w)).sum(0)
             pairs += (mine * (later @ w)).sum(0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: Array = right / pairs
-        return found
+            concordance: Array = right / pairs
+        return concordance
 
     def _auroc(self, w: Array) -> Array:
         before = np.maximum(self.observed.before(self.time), LEAST)
@@ -287,8 +287,8 @@ class Survival:
             total += np.where(defined, area, 0.0) * falls[k]
             counted += defined * falls[k]
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: Array = total / counted
-        return found
+            auroc: Array = total / counted
+        return auroc
 
     def _brier(self, w: Array) -> Array:
         before = np.maximum(self.observed.before(self.time), LEAST)
@@ -302,8 +302,8 @@ class Survival:
             each = np.where(free, (1 - said) ** 2 / at_ends[k], each)
             scores.append(each @ w / w.sum(0))
         times = np.append(0.0, self.ends)
-        found: Array = np.trapezoid(np.stack(scores), times, axis=0) / self.ends[-1]
-        return found
+        brier: Array = np.trapezoid(np.stack(scores), times, axis=0) / self.ends[-1]
+        return brier
 
     def calibration(self) -> list[tuple[float, float, int]]:
         """Nothing: where follow-up ends early, what came is not known. See ``risk_groups``."""
@@ -368,8 +368,8 @@ class Steps:
         return self._look_up(np.searchsorted(self.times, when, side="left"))
 
     def _look_up(self, places: NDArray[np.int64]) -> Array:
-        found: Array = np.append(1.0, self.values)[places]
-        return found
+        values: Array = np.append(1.0, self.values)[places]
+        return values
 
 
 def kaplan_meier(time: Array, event: NDArray[np.bool_]) -> Steps:
@@ -410,16 +410,16 @@ def survival_of(logits: Array) -> Array:
     """The survival at the end of each interval, from the logits of the hazards."""
     # 1 - sigmoid(z) = sigmoid(-z), whose logarithm is -log(1 + exp(z))
     with np.errstate(invalid="ignore"):  # of a model that diverged
-        found: Array = np.exp(-np.logaddexp(0, logits.astype(float)).cumsum(1))
-    return found
+        survival: Array = np.exp(-np.logaddexp(0, logits.astype(float)).cumsum(1))
+    return survival
 
 
 def value_of(outputs: Array, task: Task) -> Array:
     """The value of a regression that outputs stand for, clipped to the public range."""
     low, high = task.range
     within = np.clip(outputs.astype(float), -1, 1)
-    found: Array = low + (within + 1) / 2 * (high - low)
-    return found
+    value: Array = low + (within + 1) / 2 * (high - low)
+    return value
 
 
 def predictions(outputs: NDArray[Any], labels: NDArray[Any], task: Task) -> Predictions | Outcomes:
@@ -450,5 +450,5 @@ def _mean_of_known(values: Array) -> Array:
     """The mean over findings (rows) that a sample tells apart; NaN where it tells none."""
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
-        found: Array = np.where(known, values, 0.0).sum(0) / known.sum(0)
-    return found
+        mean: Array = np.where(known, values, 0.0).sum(0) / known.sum(0)
+    return mean

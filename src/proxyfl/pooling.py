@@ -34,8 +34,8 @@ def max_pool2d(
     is_2x2 = _both(kernel_size, 2) and (not stride or _both(stride, 2))
     is_plain = _both(padding, 0) and _both(dilation, 1) and not ceil_mode
     if is_2x2 and is_plain and _gains(x):
-        found: Tensor = _Pool.apply(x)  # type: ignore[no-untyped-call]  # torch leaves it so
-        return found
+        pooled: Tensor = _Pool.apply(x)  # type: ignore[no-untyped-call]  # torch leaves it so
+        return pooled
     return F.max_pool2d(x, kernel_size, stride or None, padding, dilation, ceil_mode)
 
 
@@ -86,8 +86,8 @@ class _Pool(torch.autograd.Function):
         x, of_rows = ctx.saved_tensors
         backward = torch.ops.aten.max_pool2d_with_indices_backward
         sides = ([2, 2], [2, 2], [0, 0], [1, 1], False)
-        found: Tensor = backward(gradients[0], x, *sides, _places(x, of_rows))
-        return found
+        gradient: Tensor = backward(gradients[0], x, *sides, _places(x, of_rows))
+        return gradient
 
 
 def _columns(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from proxyfl import models, params
-from proxyfl.audit.canaries import ANCHOR_COPIES, clipped_gradients, fitted, make
+from proxyfl.audit.canaries import ANCHOR_COPIES, clipped_gradients, enlarge, make
 from proxyfl.losses import cross_entropy
 from proxyfl.privacy.perexample.clipper import Clipper
 
@@ -18,7 +18,7 @@ def generator() -> torch.Generator:
 def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(architecture: str) -> None:
     """Nine of ten have the full norm, and two of them are nearly orthogonal on average."""
     model = models.build(architecture, shape=(1, 8, 8), classes=10, seed=0)
-    canaries = fitted(make(100, (1, 8, 8), 10, generator()), model, 1.0)
+    canaries = enlarge(make(100, (1, 8, 8), 10, generator()), model, 1.0)
     rows = clipped_gradients(model, params.flatten(model), canaries, 1.0)
     norms = rows.norm(dim=1)
     assert float(norms.max()) <= 1 + 1e-5

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from proxyfl._terminal import spinner as waits
-from proxyfl._terminal.layouts import airy, first_that_fits, framed, natural_width
+from proxyfl._terminal.layouts import airy, first_that_fits, frame, natural_width
 from proxyfl._terminal.spinner import duration, spinner, stderr_console
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.data.examples import Absent
@@ -264,7 +264,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_fullest_that_fits_is_taken() -> None:
     """Of tables from wide to narrow the first that fits uncut is taken, and the last if none
     does."""
-    wide, narrow = framed(), airy()
+    wide, narrow = frame(), airy()
     for one, words in ((wide, ["method", "a long heading"]), (narrow, ["m.", "h."])):
         for word in words:
             one.add_column(word)

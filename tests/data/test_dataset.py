@@ -12,7 +12,7 @@ from proxyfl.data import Dataset
 from proxyfl.data.dataset import hold_out
 from proxyfl.data.examples import InMemory, pixels
 from proxyfl.data.holdout import fingerprints, held_out, seeded_key
-from proxyfl.data.labels import encoded
+from proxyfl.data.labels import encode_labels
 from proxyfl.errors import DataError
 
 
@@ -182,7 +182,7 @@ def test_pixels_are_scaled_by_255_only():
 )
 def test_labels_of_every_kind(values, ids, names):
     """Whole numbers stay as they are; names are numbered in sorted order."""
-    found, found_names = encoded("y", values)
+    found, found_names = encode_labels("y", values)
     assert found.tolist() == ids
     assert found.dtype == torch.int64
     assert found_names == names
@@ -198,7 +198,7 @@ def test_labels_of_every_kind(values, ids, names):
 )
 def test_named_classes_do_not_follow_from_the_labels(values, classes, ids):
     """A label's number is its place in the list that was given, and all of the list are classes."""
-    found, names = encoded("y", values, classes)
+    found, names = encode_labels("y", values, classes)
     assert found.tolist() == ids
     assert names == classes
 
@@ -206,7 +206,7 @@ def test_named_classes_do_not_follow_from_the_labels(values, classes, ids):
 def test_a_label_outside_of_the_classes_is_refused_by_name():
     """The first unknown label, its place and the list are named."""
     with pytest.raises(DataError, match=r"label 'dead' at index 1 .* \['well', 'ill'\]"):
-        encoded("y", np.array(["well", "dead"]), ("well", "ill"))
+        encode_labels("y", np.array(["well", "dead"]), ("well", "ill"))
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_a_label_outside_of_the_classes_is_refused_by_name():
 def test_what_bad_labels_get(values, message):
     """Labels that cannot be class numbers or names are refused with the first of them."""
     with pytest.raises(DataError, match=message):
-        encoded("y", values)
+        encode_labels("y", values)

@@ -18,7 +18,7 @@ from proxyfl.data.examples import (
     as_inputs,
     checksum,
     chunks,
-    gathered,
+    gather,
     is_in_memory,
 )
 from proxyfl.data.sources import load
@@ -132,7 +132,7 @@ class TestExamplesContract:
     def test_gathered(self, make: Make, tmp_path: Path) -> None:
         """A gathered copy has the same content and is in memory."""
         examples = make(tmp_path, VALUES)
-        copy = gathered(Subset(examples, ROWS))
+        copy = gather(Subset(examples, ROWS))
         assert torch.equal(copy.x, examples.take(ROWS))
         assert torch.equal(copy.labels, LABELS[ROWS])
         assert is_in_memory(copy)
@@ -150,7 +150,7 @@ def test_a_file_is_pickled_as_its_path(tmp_path: Path) -> None:
 def test_a_gathered_part_keeps_nothing_else() -> None:
     """A copy of two rows holds the memory of two rows."""
     examples = InMemory(torch.zeros(1000, 8), torch.zeros(1000, dtype=torch.int64))
-    copy = gathered(Subset(examples, torch.tensor([1, 2])))
+    copy = gather(Subset(examples, torch.tensor([1, 2])))
     assert copy.x.untyped_storage().nbytes() == 2 * 8 * 4
     assert copy.labels.untyped_storage().nbytes() == 2 * 8
 

@@ -13,7 +13,7 @@ from proxyfl.models.estimators import (
     Trees,
     candidates,
     is_estimator,
-    rebuilt,
+    rebuild,
     softmax_fit,
 )
 
@@ -57,7 +57,7 @@ def test_trees_become_tables(classes: int) -> None:
     assert isinstance(module, Trees)
     expected = estimator.predict_proba(x)
     assert np.abs(module(inputs).softmax(1).numpy() - expected).max() < 1e-6
-    again = rebuilt("Trees", module.state_dict(), unpickle=False)
+    again = rebuild("Trees", module.state_dict(), unpickle=False)
     assert torch.equal(again(inputs), module(inputs))
 
 
@@ -79,8 +79,8 @@ def test_other_estimators_are_pickles_and_opened_only_when_told() -> None:
     model = candidates(BAYES)[0].fit(x, y, 3, None, 0)
     assert isinstance(model, Pickled)
     with pytest.raises(ModelError, match="--unpickle"):
-        rebuilt("Pickled", model.state_dict(), unpickle=False)
-    again = rebuilt("Pickled", model.state_dict(), unpickle=True)
+        rebuild("Pickled", model.state_dict(), unpickle=False)
+    again = rebuild("Pickled", model.state_dict(), unpickle=True)
     inputs = torch.from_numpy(x).float()
     assert torch.equal(again(inputs), model(inputs))
 

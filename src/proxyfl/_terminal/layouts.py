@@ -9,7 +9,7 @@ from rich.table import Table
 _ENDLESS = 10_000
 
 
-def framed(title: str | None = None) -> Table:
+def frame(title: str | None = None) -> Table:
     """A table with lines around its cells, where there is room."""
     return Table(title=title, title_justify="left")
 

@@ -67,10 +67,10 @@ class Guesses:
 def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
     """The largest epsilon that the guesses contradict, whatever the mechanism."""
 
-    def contradicted(epsilon: float) -> float:
+    def contradiction(epsilon: float) -> float:
         return (1 - confidence) - _chance(guesses, epsilon, delta)
 
-    return _largest(contradicted, delta, confidence)
+    return _largest(contradiction, delta, confidence)
 
 
 @lru_cache(maxsize=4096)
@@ -79,10 +79,10 @@ def f_dp(guesses: Guesses, *, delta: float, confidence: float) -> float:
     if guesses.right == 0:
         return 0.0
 
-    def contradicted(epsilon: float) -> float:
+    def contradiction(epsilon: float) -> float:
         return _excess(guesses, gaussian_mu(epsilon, delta), 1 - confidence)
 
-    return _largest(contradicted, delta, confidence)
+    return _largest(contradiction, delta, confidence)
 
 
 def ceiling(made: int, *, confidence: float) -> float:
@@ -140,13 +140,13 @@ def ideal(
     """
     distance = gaussian_mu(epsilon, delta)
     generator = np.random.default_rng(0)
-    found = []
+    reached = []
     for _ in range(trials):
         took_part = generator.random(canaries) < 0.5
         scores = generator.standard_normal(canaries) + distance * took_part
         value, _ = best(scores, took_part, delta=delta, confidence=confidence, bound=bound)
-        found.append(value)
-    return float(np.mean(found))
+        reached.append(value)
+    return float(np.mean(reached))
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -201,20 +201,20 @@ def _excess(guesses: Guesses, mu: float, error: float) -> float:
     return right + wrong - made / canaries
 
 
-def _largest(contradicted: Callable[[float], float], delta: float, confidence: float) -> float:
-    """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradicted."""
+def _largest(contradiction: Callable[[float], float], delta: float, confidence: float) -> float:
+    """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradiction."""
     number("delta", delta, above=0, below=1)
     number("confidence", confidence, above=0, below=1)
     low = 1e-6
-    if contradicted(low) <= 0:
+    if contradiction(low) <= 0:
         return 0.0
     high = 1.0
-    while contradicted(high) > 0:
+    while contradiction(high) > 0:
         low = high
         high *= 2
         if high > _LARGEST:
             return _LARGEST
-    return float(optimize.brentq(contradicted, low, high, xtol=1e-6))
+    return float(optimize.brentq(contradiction, low, high, xtol=1e-6))
 
 
 def _halves(canaries: int) -> list[int]:

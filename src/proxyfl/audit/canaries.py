@@ -64,9 +64,9 @@ class Canaries:
     @property
     def copies(self) -> Tensor:
         """The client's copies of each: 0 or 1 of a canary, several of an anchor."""
-        found = self.planted.long()
-        found[len(self) :] = ANCHOR_COPIES
-        return found
+        copies = self.planted.long()
+        copies[len(self) :] = ANCHOR_COPIES
+        return copies
 
     @property
     def expected_records(self) -> int:
@@ -131,7 +131,7 @@ def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
     return columns.T
 
 
-def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
+def enlarge(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
     """The canaries, enlarged until nine of ten gradients at ``model`` exceed the clip norm five
     times.
 
@@ -166,7 +166,7 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
     size = max(1, params.size(model))
     at_once = max(1, _CHUNK // size)
     everyone = torch.arange(len(canaries.labels))
-    found = []
+    rows_of_gradients = []
     with params.evaluating(model):
         for rows in torch.split(everyone, at_once):
             x = canaries.x[rows]
@@ -175,8 +175,8 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
                 labels = objective.targets(labels, 0)
             by_name = each(at, x, labels)
             parts = [by_name[name].flatten(1) for name in names]
-            found.append(torch.cat(parts, dim=1))
-    return torch.cat(found)
+            rows_of_gradients.append(torch.cat(parts, dim=1))
+    return torch.cat(rows_of_gradients)
 
 
 def clipped_gradients(

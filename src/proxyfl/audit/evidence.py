@@ -137,10 +137,10 @@ class _Outside:
 
 def _others(observation: Observation) -> dict[int, dict[int, Tensor]]:
     """What is recovered of the other clients, by client and round."""
-    found = {}
+    recovered = {}
     for client, seen in observation.seen.items():
         if client == observation.client or not seen.starts:
             continue
         sums = undo(seen, observation.mechanism).sums
-        found[client] = dict(zip(seen.rounds, sums, strict=True))
-    return found
+        recovered[client] = dict(zip(seen.rounds, sums, strict=True))
+    return recovered

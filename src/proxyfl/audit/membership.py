@@ -37,13 +37,13 @@ def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
             f"Expected at least {FEWEST_SHADOWS} shadow federations, got {len(shadows)}."
         )
     members = np.array([shadow.members for shadow in shadows])
-    found = {}
+    curves = {}
     for name in TARGETS:
         answers = np.array([shadow.answers[name] for shadow in shadows])
         scores = likelihood_ratios(answers, members)
         known = np.isfinite(scores)
-        found[name] = Curve.of(scores[known], members[known])
-    return found
+        curves[name] = Curve.of(scores[known], members[known])
+    return curves
 
 
 def likelihood_ratios(answers: Array, members: Mask) -> Array:
@@ -79,29 +79,29 @@ def _fit(answers: Array, chosen: Mask) -> tuple[Array, float]:
 
 def _log_normal(x: Array, mean: Array, spread: float) -> Array:
     standard = (x - mean) / spread
-    found: Array = -(standard**2) / 2 - math.log(spread)
-    return found
+    log_density: Array = -(standard**2) / 2 - math.log(spread)
+    return log_density
 
 
 def as_dict(curves: dict[str, Curve], *, federations: int, client: int) -> dict[str, Any]:
     """Plain data, for JSON: the rates that are quoted, and the curve at rates for log axes."""
     targets = []
     curve = []
-    for name, found in curves.items():
-        non_members = int(found.negatives[-1])
+    for name, roc in curves.items():
+        non_members = int(roc.negatives[-1])
         targets.append(
             {
                 "target": name,
-                "tpr_at_0.001": float(found.sensitivity_at(1 - 0.001)),
-                "tpr_at_0.01": float(found.sensitivity_at(1 - 0.01)),
-                "auc": float(found.auroc()),
-                "members": int(found.positives[-1]),
+                "tpr_at_0.001": float(roc.sensitivity_at(1 - 0.001)),
+                "tpr_at_0.01": float(roc.sensitivity_at(1 - 0.01)),
+                "auc": float(roc.auroc()),
+                "members": int(roc.positives[-1]),
                 "non_members": non_members,
             }
         )
         least = 1 / non_members
         for rate in np.geomspace(least, 1.0, _POINTS).tolist():
-            share = float(found.sensitivity_at(1 - rate))
+            share = float(roc.sensitivity_at(1 - rate))
             curve.append({"target": name, "fpr": rate, "tpr": share})
     return {
         "attack": "likelihood ratio with shadow federations",

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl._validate import choice, whole
-from proxyfl.audit.canaries import Canaries, fitted, make, of_task
+from proxyfl.audit.canaries import Canaries, enlarge, make, of_task
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import exchange
@@ -176,7 +176,7 @@ def _canaries(
     made = make(count, dataset.shape, classes, generator, anchors=anchors)
     if not task.is_classification:
         made = of_task(made, task)
-    return fitted(made, model, prepared.assembly(method).locals[client].privacy.clip_norm)
+    return enlarge(made, model, prepared.assembly(method).locals[client].privacy.clip_norm)
 
 
 def with_records(

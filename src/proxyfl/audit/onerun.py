@@ -46,19 +46,19 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
     if_by_half = sampling_rate * evidence.gram.sum(axis=1) / 2
     estimate = spread @ (sampling_rate * (evidence.matched - if_by_half))
     unknown = 4 * np.diag(spread)
-    found: Array = 4 * estimate / unknown
-    return found
+    log_odds: Array = 4 * estimate / unknown
+    return log_odds
 
 
 def guess(evidence: Evidence, observation: Observation, *, confidence: float) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
     planted = canaries.planted[: len(canaries)].numpy()
-    found = scores(evidence, observation.mechanism.sampling_rate)
+    log_odds = scores(evidence, observation.mechanism.sampling_rate)
     delta = observation.claimed.delta
-    by_curve, guesses = bounds.best(found, planted, delta=delta, confidence=confidence)
+    by_curve, guesses = bounds.best(log_odds, planted, delta=delta, confidence=confidence)
     by_point, _ = bounds.best(
-        found, planted, delta=delta, confidence=confidence, bound=bounds.steinke
+        log_odds, planted, delta=delta, confidence=confidence, bound=bounds.steinke
     )
     ideal = bounds.ideal(
         observation.claimed.best, len(canaries), delta=delta, confidence=confidence

@@ -36,7 +36,7 @@ from proxyfl.audit.observe import (
     watched_run,
     with_records,
 )
-from proxyfl.data.examples import InMemory, gathered
+from proxyfl.data.examples import InMemory, gather
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.seeds import derive, stream
 from proxyfl.simulation.config import Config, to_toml, with_method
@@ -84,27 +84,27 @@ def train(
             "--membership out."
         )
     identity = _identity(config, client)
-    found = []
+    shadows = []
     if record is not None:
-        found = list(_recorded(record, identity))
+        shadows = list(_read_record(record, identity))
         # Only whole lines are left, so that the next one begins a line.
-        lines = [_line(identity, shadow) for shadow in found]
+        lines = [_line(identity, shadow) for shadow in shadows]
         write_text(record, "".join(lines))
-        found = found[:count]
-    progress(len(found))
-    for number in range(len(found), count):
+        shadows = shadows[:count]
+    progress(len(shadows))
+    for number in range(len(shadows), count):
         shadow = _shadow(prepared, client, number)
         if record is not None:
             with writing(record), record.open("a", encoding="utf-8") as file:
                 file.write(_line(identity, shadow))
-        found.append(shadow)
+        shadows.append(shadow)
         progress(1)
-    return found
+    return shadows
 
 
 def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
     seed = prepared.config.seed
-    pool = gathered(prepared.clients[client].examples)
+    pool = gather(prepared.clients[client].examples)
     generator = stream(seed, "members", client, number)
     members = torch.rand(len(pool), generator=generator) < 0.5
     examples = InMemory(pool.x[members], pool.labels[members])
@@ -113,8 +113,8 @@ def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
     no_privacy = replace(config.privacy, enabled=False)
     with_dp = replace(planted, config=config)
     without = replace(planted, config=replace(config, privacy=no_privacy))
-    released, private = _trained(with_dp, client)
-    without_dp, _ = _trained(without, client)
+    released, private = _train(with_dp, client)
+    without_dp, _ = _train(without, client)
     proxy = initial_model(with_dp, METHOD)
     answers = []
     for theta in (released, without_dp):
@@ -125,7 +125,7 @@ def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
     return Shadow(number, tuple(members.tolist()), by_target)
 
 
-def _trained(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
+def _train(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
     """The parameters that the client released last, and its private model."""
     clients, seen = watched_run(prepared, METHOD)
     models = clients[client].learner.models()
@@ -148,7 +148,7 @@ def _identity(config: Config, client: int) -> str:
     return short_hash(text.encode())
 
 
-def _recorded(path: Path, identity: str) -> Iterator[Shadow]:
+def _read_record(path: Path, identity: str) -> Iterator[Shadow]:
     """The federations in a record, in order; a line that was cut off ends it."""
     if not path.is_file():
         return

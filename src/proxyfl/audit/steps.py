@@ -83,7 +83,7 @@ def measure(evidence: Evidence, observation: Observation, *, confidence: float) 
             f"got {rounds}. Raise rounds."
         )
     error = 1 - confidence
-    explained = _explained(evidence, error / 4)
+    explained = _explain(evidence, error / 4)
     own = np.maximum(1 - explained, 1e-9)
     weights = 1 / (evidence.variances * own)
     share, margin = _share(evidence, weights, error / 2)
@@ -121,7 +121,7 @@ def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, flo
     return noise, noise * math.sqrt(total / quantile)
 
 
-def _explained(evidence: Evidence, error: float) -> Array:
+def _explain(evidence: Evidence, error: float) -> Array:
     """For each round the part of its noise that an earlier round or another client explains.
 
     A correlation counts if it is larger than any of all that are looked at would be by chance, and
@@ -132,7 +132,7 @@ def _explained(evidence: Evidence, error: float) -> Array:
     others = sum(map(len, evidence.peers))
     looked_at = rounds * (rounds - 1) / 2 + others
     reach = float(stats.norm.isf(error / (2 * looked_at)))
-    found = np.zeros(rounds)
+    shares = np.zeros(rounds)
     for i, row in enumerate(rows):
         largest = 0.0
         beside = map(_unit, evidence.peers[i].values())
@@ -141,8 +141,8 @@ def _explained(evidence: Evidence, error: float) -> Array:
         z = math.atanh(min(1 - 1e-9, largest))
         freedom = max(1.0, evidence.freedoms[i] - 3)
         low = z - reach / math.sqrt(freedom)
-        found[i] = math.tanh(max(0.0, low)) ** 2
-    return found
+        shares[i] = math.tanh(max(0.0, low)) ** 2
+    return shares
 
 
 def _unit(vector: np.ndarray) -> Array:

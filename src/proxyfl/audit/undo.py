@@ -116,9 +116,9 @@ def _divisors(moved: Tensor, shown: Tensor, steps: Sequence[int]) -> Tensor:
 def _second_moments(squares: Tensor) -> Tensor:
     """Adam's bias corrected moving average of squares, step by step."""
     beta = _BETAS[1]
-    found = torch.empty_like(squares)
+    moments = torch.empty_like(squares)
     moment = torch.zeros_like(squares[0])
     for number, square in enumerate(squares, start=1):
         moment = beta * moment + (1 - beta) * square
-        found[number - 1] = moment / (1 - beta**number)
-    return found
+        moments[number - 1] = moment / (1 - beta**number)
+    return moments

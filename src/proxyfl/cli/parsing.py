@@ -53,22 +53,22 @@ class Parser(argparse.ArgumentParser):
 
     def _explain(self, message: str) -> str:
         help_line = f"Run: {self.prog} --help"
-        if found := _CHOICE.match(message):
-            return f"{self._bad_choice(found['name'], found['value'])} {help_line}"
-        if found := _VALUE.match(message):
-            kind = _KINDS.get(found["kind"], f"a value of the kind {found['kind']}")
-            return f"{found['name']}: expected {kind}, got {found['value']}. {help_line}"
-        if found := _REQUIRED.match(message):
-            return f"{self.prog} needs {found['names']}. For examples, run: {self.prog} --help"
-        if found := _ONE_OF.match(message):
-            names = ", ".join(found["names"].split())
+        if match := _CHOICE.match(message):
+            return f"{self._bad_choice(match['name'], match['value'])} {help_line}"
+        if match := _VALUE.match(message):
+            kind = _KINDS.get(match["kind"], f"a value of the kind {match['kind']}")
+            return f"{match['name']}: expected {kind}, got {match['value']}. {help_line}"
+        if match := _REQUIRED.match(message):
+            return f"{self.prog} needs {match['names']}. For examples, run: {self.prog} --help"
+        if match := _ONE_OF.match(message):
+            names = ", ".join(match["names"].split())
             return f"{self.prog} needs one of {names}. For examples, run: {self.prog} --help"
-        if found := _NEITHER.match(message):
-            return f"Expected one of {found['other']} and {found['name']}, got both. {help_line}"
-        if found := _COUNT.match(message):
-            return f"{found['name']} needs a value after it. {help_line}"
-        if found := _UNKNOWN.match(message):
-            return f"{self._unknown(found['words'].split())} {help_line}"
+        if match := _NEITHER.match(message):
+            return f"Expected one of {match['other']} and {match['name']}, got both. {help_line}"
+        if match := _COUNT.match(message):
+            return f"{match['name']} needs a value after it. {help_line}"
+        if match := _UNKNOWN.match(message):
+            return f"{self._explain_unknown(match['words'].split())} {help_line}"
         return f"{message}. {help_line}"
 
     def _bad_choice(self, name: str, value: str) -> str:
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
             return f"Unknown {what} {value!r}. {_guess(value, known)}"
         return f"{name}: unknown value {value!r}. {_guess(value, known)}"
 
-    def _unknown(self, words: Sequence[str]) -> str:
+    def _explain_unknown(self, words: Sequence[str]) -> str:
         word = words[0]
         if not word.startswith("-"):
             return f"Unexpected {word!r}: {self.prog} takes no more values."

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import Array, Examples, InMemory, MemoryMapped, as_inputs, read_npy
-from proxyfl.data.labels import encoded
+from proxyfl.data.labels import encode_labels
 from proxyfl.errors import DataError
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -75,14 +75,14 @@ def _dataset(
     sites = None
     site_names: tuple[str, ...] = ()
     if site:
-        sites, site_names = encoded(f"{path}, {site}", arrays[site])
+        sites, site_names = encode_labels(f"{path}, {site}", arrays[site])
 
     def part(key: str, labels: Tensor) -> Examples:
         groups = _groups(path, arrays, key.replace("x", GROUP))
         return examples(key, labels, groups)
 
     if not divided:
-        labels, class_names = encoded(f"{path}, y", arrays["y"], classes)
+        labels, class_names = encode_labels(f"{path}, y", arrays["y"], classes)
         return hold_out(
             path.stem,
             part("x", labels),
@@ -94,7 +94,7 @@ def _dataset(
         )
     # Encoded together, so that a class number means the same in both parts.
     together = np.concatenate([arrays["y_train"], arrays["y_test"]])
-    labels, class_names = encoded(f"{path}, y_train and y_test", together, classes)
+    labels, class_names = encode_labels(f"{path}, y_train and y_test", together, classes)
     trains = len(arrays["y_train"])
     return Dataset(
         path.stem,
@@ -134,11 +134,11 @@ def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: s
         for name in (key, other):
             if not arrays[name].ndim:
                 raise DataError(f"{path}: expected an array {name} (N, ...), got a single value.")
-        expected, found = len(arrays[key]), len(arrays[other])
-        if found != expected:
+        expected, length = len(arrays[key]), len(arrays[other])
+        if length != expected:
             raise DataError(
                 f"{path}: expected a value of {other} for each of the {expected} examples in "
-                f"{key}, got {found}."
+                f"{key}, got {length}."
             )
 
 

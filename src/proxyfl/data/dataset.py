@@ -188,11 +188,11 @@ def hold_out(
     Where examples have groups, persons are held out, each with all of their examples."""
     if isinstance(examples, InMemory) and len(examples):
         _check_finite(name, examples)  # else a part that such values leave empty is reported
-    train, test = divided_rows(name, examples, class_names, test_fraction, key, site=site)
+    train, test = divide_rows(name, examples, class_names, test_fraction, key, site=site)
     return of_rows(name, examples, class_names, train, test, site=site, site_names=site_names)
 
 
-def divided_rows(
+def divide_rows(
     name: str,
     examples: Examples,
     class_names: Sequence[str],
@@ -302,9 +302,9 @@ def _check_finite(where: str, examples: Examples) -> None:
         lowest, highest = inputs.aminmax()
         if not (lowest.isfinite() and highest.isfinite()):
             row, *place = (~inputs.isfinite()).nonzero()[0].tolist()
-            found = inputs[(row, *place)].item()
+            value = inputs[(row, *place)].item()
             raise DataError(
-                f"{where}: expected finite values, got {found} in example {before + row} at "
+                f"{where}: expected finite values, got {value} in example {before + row} at "
                 f"{tuple(place)}. Remove such examples, or put a constant that is known "
                 "beforehand: a statistic of the records is a look that no epsilon covers."
             )
@@ -348,7 +348,8 @@ def _check_ids(where: str, what: str, ids: Tensor, length: int, bound: int) -> N
     bad = (ids < 0) | (ids >= bound)
     if bad.any():
         first = int(bad.nonzero()[0])
-        found = int(ids[first])
+        wrong_id = int(ids[first])
         raise DataError(
-            f"{where}: expected every {what} within 0..{bound - 1}, got {found} at index {first}."
+            f"{where}: expected every {what} within 0..{bound - 1}, got {wrong_id} "
+            f"at index {first}."
         )

@@ -167,7 +167,7 @@ class Absent:
     @classmethod
     def like(cls, examples: Examples) -> Self:
         """``examples`` without their inputs."""
-        return cls(*_copied(examples), examples.shape)
+        return cls(*_copy(examples), examples.shape)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -194,10 +194,10 @@ def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:
 
 def checksum(examples: Examples, start: int = 0) -> int:
     """A CRC-32 of all inputs, then all labels: equal for equal examples, of whichever kind."""
-    found = start
+    crc = start
     for inputs in chunks(examples):
-        found = _crc(inputs.cpu(), found)
-    return _crc(examples.labels, found)
+        crc = _crc(inputs.cpu(), crc)
+    return _crc(examples.labels, crc)
 
 
 def _crc(tensor: Tensor, start: int) -> int:
@@ -211,10 +211,10 @@ def is_in_memory(examples: Examples) -> bool:
     return isinstance(examples, InMemory)
 
 
-def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory:
+def gather(examples: Examples, device: str | torch.device = "cpu") -> InMemory:
     """A copy of the inputs on ``device``, which keeps nothing else alive."""
     inputs = examples.take(torch.arange(len(examples))).to(device)
-    return InMemory(inputs, *_copied(examples))
+    return InMemory(inputs, *_copy(examples))
 
 
 def joined(parts: Sequence[Examples], groups: Sequence[Tensor | None]) -> Examples:
@@ -225,11 +225,11 @@ def joined(parts: Sequence[Examples], groups: Sequence[Tensor | None]) -> Exampl
     persons = torch.cat(known) if known else None
     whole = Joined(tuple(parts), labels, persons)
     if all(map(is_in_memory, parts)):
-        return gathered(whole)
+        return gather(whole)
     return whole
 
 
-def _copied(examples: Examples) -> tuple[Tensor, Tensor | None]:
+def _copy(examples: Examples) -> tuple[Tensor, Tensor | None]:
     """Labels and groups."""
     groups = examples.groups
     return examples.labels.clone(), None if groups is None else groups.clone()
@@ -239,7 +239,7 @@ def on_device(examples: Examples, device: str) -> Examples:
     """The examples with their inputs on ``device``; what is read from a file stays there."""
     if device == "cpu" or not is_in_memory(examples):
         return examples
-    return gathered(examples, device)
+    return gather(examples, device)
 
 
 def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
@@ -266,7 +266,7 @@ def as_inputs(where: str, values: Array) -> Tensor:
 def read_npy(path: Path, *, mapped: bool = False) -> Array:
     """The array in a ``.npy`` file, mapped rather than read if asked; no pickled objects."""
     try:
-        found: Array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, EOFError, ValueError) as problem:
         raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
-    return found
+    return array

@@ -81,10 +81,10 @@ def fetch(remote: Remote, folder: Path) -> Path:
     partial = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as out:
-            found = _copy(remote, out)
-        if found != remote.md5:
+            md5 = _copy(remote, out)
+        if md5 != remote.md5:
             raise DataError(
-                f"{remote.url}: expected MD5 {remote.md5}, got {found}. The download is damaged "
+                f"{remote.url}: expected MD5 {remote.md5}, got {md5}. The download is damaged "
                 f"and was discarded: "
                 f"try again, or put the right file into {folder}."
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 from proxyfl.errors import DataError
 
 
-def encoded(
+def encode_labels(
     name: str,
     values: npt.NDArray[Any],
     classes: Sequence[str] = (),
@@ -43,7 +43,7 @@ def encoded(
             )
         values = values.astype(np.int64)
     if classes:
-        return _numbered(name, values, classes, place), tuple(classes)
+        return _number(name, values, classes, place), tuple(classes)
     if values.dtype.kind in "iu":
         if values.min() < 0:
             where = int(np.argmax(values < 0))
@@ -59,20 +59,20 @@ def encoded(
     return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
 
 
-def _numbered(
+def _number(
     name: str, values: npt.NDArray[Any], classes: Sequence[str], place: Callable[[int], str]
 ) -> Tensor:
     """For each label its place in ``classes``."""
     numbers = {each: number for number, each in enumerate(classes)}
     texts = values.astype(str)
-    found, places = np.unique(texts, return_inverse=True)
-    of_found = np.empty(len(found), dtype=np.int64)
-    for i, label in enumerate(found.tolist()):
+    distinct, places = np.unique(texts, return_inverse=True)
+    of_distinct = np.empty(len(distinct), dtype=np.int64)
+    for i, label in enumerate(distinct.tolist()):
         if label not in numbers:
             where = int(np.argmax(texts == label))
             raise DataError(
                 f"{name}: label {label!r} {place(where)} is not among data.classes, which are "
                 f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
             )
-        of_found[i] = numbers[label]
-    return torch.from_numpy(of_found[places])
+        of_distinct[i] = numbers[label]
+    return torch.from_numpy(of_distinct[places])

@@ -33,7 +33,7 @@ def iid(
     labels = _labels(labels)
     size = _size(len(labels), clients, examples)
     order = generator.permutation(len(labels))[: clients * size]
-    return _sorted(order.reshape(clients, size))
+    return _sort(order.reshape(clients, size))
 
 
 def majority(
@@ -111,7 +111,7 @@ def dirichlet(
     for label, ends in enumerate(cuts):
         shuffled = generator.permutation(np.flatnonzero(labels == label))
         pieces.append(np.split(shuffled, ends[:-1]))
-    return _sorted(map(np.concatenate, zip(*pieces, strict=True)))
+    return _sort(map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def by_class(
@@ -145,7 +145,7 @@ def by_class(
         chosen.append(fewest)
     most = int((counts[takers > 0] // takers[takers > 0]).min())
     each = most if examples is None else _of_each(examples, classes, most)
-    stock = _shuffled(labels, known, generator)
+    stock = _shuffle(labels, known, generator)
     parts = []
     for fewest in chosen:
         own = []
@@ -153,7 +153,7 @@ def by_class(
             own.append(stock[label][:each])
             stock[label] = stock[label][each:]
         parts.append(np.concatenate(own))
-    return _sorted(parts)
+    return _sort(parts)
 
 
 def by_site(site: Indices) -> list[Indices]:
@@ -166,7 +166,7 @@ def by_site(site: Indices) -> list[Indices]:
                 f"Site {i} has no training example: leave it out, or keep fewer examples for the "
                 f"test."
             )
-    return _sorted(parts)
+    return _sort(parts)
 
 
 def class_counts(labels: Indices, parts: Sequence[Indices], classes: int) -> Indices:
@@ -226,7 +226,7 @@ def _deal(
 ) -> list[Indices]:
     """The majority parts, then the rest: shuffled over all clients, and own-class examples traded
     away."""
-    stock = _shuffled(labels, sorted(set(chosen)), generator)
+    stock = _shuffle(labels, sorted(set(chosen)), generator)
     own: list[Indices] = []
     for label in chosen:
         own.append(stock[label][:major])
@@ -247,17 +247,17 @@ def _deal(
         partners = generator.choice(partners, size=len(unwanted), replace=False)
         pool[unwanted], pool[partners] = pool[partners], pool[unwanted]
     others = pool[: len(chosen) * rest].reshape(len(chosen), rest)
-    return _sorted(map(np.concatenate, zip(own, others, strict=True)))
+    return _sort(map(np.concatenate, zip(own, others, strict=True)))
 
 
-def _shuffled(
+def _shuffle(
     labels: Indices, classes: Iterable[int], generator: np.random.Generator
 ) -> dict[int, Indices]:
     """The examples of each class, in a random order."""
-    found = {}
+    orders = {}
     for label in classes:
-        found[label] = generator.permutation(np.flatnonzero(labels == label))
-    return found
+        orders[label] = generator.permutation(np.flatnonzero(labels == label))
+    return orders
 
 
 def _of_each(examples: int, classes: int, most: int) -> int:
@@ -304,5 +304,5 @@ def _labels(labels: Indices, what: str = "label") -> Indices:
     return labels.astype(np.int64)
 
 
-def _sorted(parts: Iterable[Indices]) -> list[Indices]:
+def _sort(parts: Iterable[Indices]) -> list[Indices]:
     return [np.sort(part).astype(np.int64) for part in parts]

@@ -91,7 +91,7 @@ def rebuilt(
     own = None
     if about["form"] is not None:
         state = below(tensors, "own.")
-        own = estimators.rebuilt(about["form"], state, unpickle=unpickle)
+        own = estimators.rebuild(about["form"], state, unpickle=unpickle)
     received = None
     if proxy_weight and proxy is not None:
         proxy.load_state_dict(below(tensors, "received."))

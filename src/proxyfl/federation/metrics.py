@@ -20,7 +20,7 @@ from proxyfl.measures import (
     calibration,
     interval,
     known,
-    resampled,
+    resample,
     roc,
     samples,
 )
@@ -167,7 +167,7 @@ class Judge:
             return score
         if not isinstance(predictions, Predictions):
             return self._last(score, predictions, persons)
-        values = resampled(predictions, persons, times=RESAMPLED, seed=self.seed)
+        values = resample(predictions, persons, times=RESAMPLED, seed=self.seed)
         return replace(
             score,
             calibration=calibration(predictions),

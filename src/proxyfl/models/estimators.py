@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import HERE, INSTALLED, Imports, translated
+from proxyfl._entrypoint import HERE, INSTALLED, Imports, translate_errors
 from proxyfl.errors import ModelError
 from proxyfl.models.architectures import set_score
 
@@ -76,14 +76,14 @@ def is_estimator(spec: str, imports: Imports = HERE) -> bool:
 
 def candidates(spec: str, imports: Imports = HERE) -> list[Candidate]:
     """What ``spec`` stands for, each with the settings that are tried."""
-    found: list[Candidate] = []
+    proposals: list[Candidate] = []
     for part in spec.split("|"):
         name = part.strip()
         if name == LOGISTIC:
-            found.extend(_logistic(penalty) for penalty in PENALTIES)
+            proposals.extend(_logistic(penalty) for penalty in PENALTIES)
         else:
-            found.append(_foreign(name, imports))
-    return found
+            proposals.append(_foreign(name, imports))
+    return proposals
 
 
 def score_candidates(score: Sequence[float]) -> list[Candidate]:
@@ -97,7 +97,7 @@ def score_candidates(score: Sequence[float]) -> list[Candidate]:
     ) -> nn.Module:
         return published
 
-    def refitted(penalty: float) -> Candidate:
+    def refit(penalty: float) -> Candidate:
         def fit(x: Array, y: Labels, classes: int, weights: Array | None, seed: int) -> nn.Module:
             offset = x @ published.weight.double().numpy().T + published.bias.double().numpy()
             model = softmax_fit(x, y, classes, penalty, offset=offset, weights=weights)
@@ -106,12 +106,12 @@ def score_candidates(score: Sequence[float]) -> list[Candidate]:
                 model.bias.add_(published.bias)
             return model
 
-        return Candidate(f"{PUBLISHED} refitted, penalty {penalty:g}", fit)
+        return Candidate(f"{PUBLISHED} refit, penalty {penalty:g}", fit)
 
-    return [Candidate(PUBLISHED, as_published), *map(refitted, PENALTIES)]
+    return [Candidate(PUBLISHED, as_published), *map(refit, PENALTIES)]
 
 
-def rebuilt(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.Module:
+def rebuild(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.Module:
     """The module of this form that had these tensors as its state."""
     if form == "Linear":
         outputs, inputs = tensors["weight"].shape
@@ -191,8 +191,8 @@ def softmax_fit(
         return float(value) / len(y), gradient.ravel() / len(y)
 
     start = np.zeros(len(seen) * (width + 1))
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
-    table = found.x.reshape(len(seen), width + 1)
+    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
+    table = solution.x.reshape(len(seen), width + 1)
     weight = np.zeros((classes, width))
     bias = np.full(classes, UNSEEN)
     weight[seen] = table[:, :-1]
@@ -250,8 +250,8 @@ class Pickled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *seen, classes = self.get_buffer("column").tolist()
         inputs = x.flatten(1).double().numpy()
-        found = self.estimator.predict_proba(inputs)
-        logs = np.log(np.clip(found, 1e-6, 1.0))
+        probabilities = self.estimator.predict_proba(inputs)
+        logs = np.log(np.clip(probabilities, 1e-6, 1.0))
         logits = torch.full((len(x), classes), UNSEEN)
         logits[:, seen] = torch.from_numpy(logs).float()
         return logits
@@ -283,7 +283,7 @@ def _foreign(name: str, imports: Imports) -> Candidate:
         if "random_state" in getattr(estimator, "get_params", dict)():
             estimator.set_params(random_state=seed % 2**32)
         weighted = {} if weights is None else {"sample_weight": weights}
-        with translated(
+        with translate_errors(
             ModelError,
             f"The private model {name!r} could not be fitted on {len(y)} examples: it raised",
         ):

@@ -79,7 +79,7 @@ def fits_of(task: Task) -> Fits:
     return _OfEvents(task)
 
 
-def _parsed(spec: str, task: Task) -> list[str]:
+def _parse(spec: str, task: Task) -> list[str]:
     names = [part.strip() for part in spec.split("|")]
     for name in names:
         if name not in (LOGISTIC, "trees"):
@@ -106,13 +106,13 @@ class _OfValues:
         return np.zeros(len(labels), dtype=np.int64)
 
     def candidates(self, spec: str) -> list[OutcomeCandidate]:
-        found = []
-        for name in _parsed(spec, self.task):
+        candidates = []
+        for name in _parse(spec, self.task):
             if name == "trees":
-                found.append(OutcomeCandidate("trees", _value_trees))
+                candidates.append(OutcomeCandidate("trees", _value_trees))
             else:
-                found.extend(_ridge_candidate(penalty) for penalty in PENALTIES)
-        return found
+                candidates.extend(_ridge_candidate(penalty) for penalty in PENALTIES)
+        return candidates
 
     def residual(self, x: Array, y: Array, penalty: float, offset: Array) -> nn.Module:
         return _as_linear(*ridge_fit(x, (y - offset)[:, 0], penalty))
@@ -150,15 +150,15 @@ class _OfEvents:
         return strata
 
     def candidates(self, spec: str) -> list[OutcomeCandidate]:
-        found = []
+        candidates = []
         shared = self.task.kind != MULTILABEL
-        for name in _parsed(spec, self.task):
+        for name in _parse(spec, self.task):
             if name == "trees":
                 trees = _person_period_trees if shared else _trees_of_each
-                found.append(OutcomeCandidate("trees", trees))
+                candidates.append(OutcomeCandidate("trees", trees))
             else:
-                found.extend(_event_candidate(penalty, shared=shared) for penalty in PENALTIES)
-        return found
+                candidates.extend(_event_candidate(penalty, shared=shared) for penalty in PENALTIES)
+        return candidates
 
     def residual(self, x: Array, y: Array, penalty: float, offset: Array) -> nn.Module:
         return _logistic(x, y, penalty, offset, shared=self.task.kind != MULTILABEL)
@@ -223,8 +223,8 @@ def events_fit(
     if offset is None:
         share = (events.sum(0) + 0.5) / (at_risk.sum(0) + 1)
         start[width:] = np.log(share / (1 - share))
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B").x
-    return found[:width], found[width:]
+    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B").x
+    return solution[:width], solution[width:]
 
 
 _TRACE = 1e-2
@@ -233,8 +233,8 @@ _TRACE = 1e-2
 def _sigmoid(z: Array) -> Array:
     from scipy.special import expit
 
-    found: Array = expit(z)
-    return found
+    probabilities: Array = expit(z)
+    return probabilities
 
 
 def _ridge_candidate(penalty: float) -> OutcomeCandidate:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import HERE, Imports, translated
+from proxyfl._entrypoint import HERE, Imports, translate_errors
 from proxyfl._examples import Shape
 from proxyfl._validate import suggestion, whole
 from proxyfl.errors import ModelError
@@ -80,7 +80,7 @@ def build(
         # Only the generator that fork_rng puts back: torch.manual_seed would reseed every
         # accelerator as well.
         torch.default_generator.manual_seed(seed)
-        with translated(
+        with translate_errors(
             ModelError,
             f"Model {spec!r} cannot be made for shape {tuple(shape)} and {classes} classes: it "
             "raised",
@@ -124,11 +124,11 @@ def _try(spec: str, model: nn.Module, shape: Shape, classes: int) -> None:
     batch = torch.zeros(2, *shape)
     size = tuple(batch.shape)
     refused = f"Model {spec!r} does not accept a batch of shape {size}:"
-    with translated(ModelError, refused), torch.no_grad():
+    with translate_errors(ModelError, refused), torch.no_grad():
         out = model(batch)
-    found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-    if found != (2, classes):
+    shape_out = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if shape_out != (2, classes):
         raise ModelError(
-            f"Model {spec!r} maps a batch of shape {size} to {found}, expected logits of shape "
+            f"Model {spec!r} maps a batch of shape {size} to {shape_out}, expected logits of shape "
             f"{(2, classes)}."
         )

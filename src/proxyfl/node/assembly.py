@@ -109,7 +109,7 @@ def _dataset(manifest: Manifest, site: Site, folder: Path, code: Code) -> Datase
     nobody else's side, and so no more than one summand of any step."""
     own = site.data
     key = partial(holdout.key, folder)
-    database = sources.asked_of(own.source, own.query, folder)
+    database = sources.parse_query(own.source, own.query, folder)
     if manifest.schema is not None:
         return load_tables(
             [folder / own.source if database is None else database],

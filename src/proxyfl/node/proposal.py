@@ -37,7 +37,7 @@ def count_examples(source: Data, folder: Path) -> int | None:
     A table's rows are counted without a look at their content: its schema comes later."""
     path = folder / source.source
     try:
-        database = sources.asked_of(source.source, source.query, folder)
+        database = sources.parse_query(source.source, source.query, folder)
         if database is not None:
             rows = sum(len(part.rows) for part in reading.read(database))
             return round((1 - source.test_fraction) * rows)

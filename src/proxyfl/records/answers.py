@@ -24,7 +24,7 @@ from proxyfl.measures import better_by
 from proxyfl.privacy import guarantee
 from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records.groups import Group, same
-from proxyfl.records.run import Run, compared_after
+from proxyfl.records.run import Run, find_comparison_round
 
 Pair = tuple[int, int]
 """(number of the run, client)."""
@@ -157,7 +157,7 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
             other = _counterpart(group, run, asked.against, others)
         after = asked.after
         if after is None and other is not None:
-            after = compared_after(run, method, other, asked.against)
+            after = find_comparison_round(run, method, other, asked.against)
         rounds[number] = after
         here = replace(asked, after=after)
         own = _scores(run, method, run.clients_of(method), here)

@@ -18,7 +18,7 @@ from proxyfl.measures import OWN, Interval, better_by, interval
 from proxyfl.records.answers import Answer, Question
 from proxyfl.records.groups import Group
 from proxyfl.records.row import own_of
-from proxyfl.records.run import Run, compared_after
+from proxyfl.records.run import Run, find_comparison_round
 from proxyfl.tasks import REGRESSION, TIME_TO_EVENT
 
 
@@ -214,7 +214,7 @@ def _differences(run: Run, name: str, client: int, asked: Question) -> list[floa
     over = asked.against
     if over not in run.methods:
         return None
-    if compared_after(run, name, run, over) is not None:
+    if find_comparison_round(run, name, run, over) is not None:
         return None
     joined = _bootstrap_scores(run, name, client, asked.measure)
     alone = _bootstrap_scores(run, over, client, asked.measure)

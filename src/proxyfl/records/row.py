@@ -142,12 +142,12 @@ def _confusion(record: "ClientRound") -> dict[str, list[list[int]]]:
 
 def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
-    found = {}
+    values = {}
     for measure, known in MEASURES.items():
         key = f"{prefix}_{measure}"
         if key in row or CLASSIFICATION in known.tasks:
-            found[measure] = row.get(key)
-    return found
+            values[measure] = row.get(key)
+    return values
 
 
 def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:

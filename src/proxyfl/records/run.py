@@ -244,7 +244,7 @@ class Run:
         self.holder(name, client)
         if over not in self.methods:
             return None
-        after = compared_after(self, name, self, over)
+        after = find_comparison_round(self, name, self, over)
         joined = self.kept(name, client, measure, after=after)
         alone = self.kept(over, client, measure, after=after)
         return better_by(measure or self.measure, joined, alone)
@@ -265,7 +265,7 @@ class Run:
 
     def scored_after(self, name: str) -> list[int]:
         """The numbers of rounds after which some client's models were scored."""
-        return self._scored.get(name, [])
+        return self._rounds_of_roles.get(name, [])
 
     def ledgers(self) -> Iterator[tuple[str, int, Row, list[Row]]]:
         """(method, client, header, charges) of every ledger; a damaged one raises."""
@@ -295,7 +295,7 @@ class Run:
         return rows
 
     @cached_property
-    def _scored(self) -> dict[str, list[int]]:
+    def _rounds_of_roles(self) -> dict[str, list[int]]:
         rounds_of: dict[str, set[int]] = {}
         for row in self.rows:
             if roles(row):
@@ -356,7 +356,7 @@ class Run:
         return client
 
 
-def compared_after(run: Run, name: str, other: Run, over: str) -> int | None:
+def find_comparison_round(run: Run, name: str, other: Run, over: str) -> int | None:
     """After how many rounds two methods are compared; None: at their ends."""
     if run.over(name) and other.over(over):
         return None

@@ -218,7 +218,13 @@ class _Case:
 
     def _lede(self) -> tuple[str, ...]:
         """Interval and over what; the share of pooling; who is within noise; own patients."""
-        sentences = [self._doubt(), self._share(), self._beyond_noise(), self._own(), self._folds()]
+        sentences = [
+            self._doubt(),
+            self._share(),
+            self._describe_certain(),
+            self._own(),
+            self._folds(),
+        ]
         return tuple(sentence for sentence in sentences if sentence)
 
     def _doubt(self) -> str:
@@ -247,7 +253,7 @@ class _Case:
                     return f"That is {100 * share:.0f} % of {whole}."
         return ""
 
-    def _beyond_noise(self) -> str:
+    def _describe_certain(self) -> str:
         """How many gains of single clients are beyond noise."""
         n = len(self.by_name)
         if n < 2:

@@ -40,7 +40,7 @@ def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> D
     """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for
     more."""
     methods = distinct(run.methods for run in runs)
-    recorded = _recorded(runs)
+    recorded = _list_measures(runs)
     now = datetime.datetime.now(datetime.UTC)
     content = {
         "study": study_name(runs),
@@ -122,31 +122,31 @@ def _peers(run: Run) -> Document | None:
         return None
 
 
-def verdict(found: Answer) -> Document:
+def verdict(answer: Answer) -> Document:
     """An answer as plain data."""
-    gain = found.gain
-    interval = answer_interval(found)
+    gain = answer.gain
+    interval = answer_interval(answer)
     return {
-        "method": found.method,
-        "measure": found.asked.measure,
-        "clients": len(found.gains),
-        "gaining": found.gaining,
-        "losing": found.losing,
+        "method": answer.method,
+        "measure": answer.asked.measure,
+        "clients": len(answer.gains),
+        "gaining": answer.gaining,
+        "losing": answer.losing,
         "mean_gain": gain.mean if gain else None,
         "lowest_gain": gain.low if gain else None,
         "highest_gain": gain.high if gain else None,
         "interval": interval,
         "within_noise": is_within_noise(interval),
-        "after": found.after,
-        **cost(found.epsilon),
+        "after": answer.after,
+        **cost(answer.epsilon),
     }
 
 
 def told(group: Group) -> list[Document]:
     """Per method but ``alone``: how many clients gain over it, by how much, and the largest epsilon
     with its kind."""
-    found = answers(group, Question(group.runs[0].measure))
-    return [verdict(one) for one in found if one.method != "alone"]
+    verdicts_of = answers(group, Question(group.runs[0].measure))
+    return [verdict(one) for one in verdicts_of if one.method != "alone"]
 
 
 def cost(epsilon: Epsilon) -> Document:
@@ -162,7 +162,7 @@ def cost(epsilon: Epsilon) -> Document:
     }
 
 
-def _recorded(runs: Sequence[Run]) -> list[str]:
+def _list_measures(runs: Sequence[Run]) -> list[str]:
     """The runs' own measures, then the others that some run has a score in."""
     own = [run.measure for run in runs if named(run.measure) is not None]
     finals: list[Row] = []
@@ -177,9 +177,9 @@ def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Docume
     by_measure = {}
     finish = {}
     for measure in measures:
-        found = answers(group, Question(measure))
-        by_measure[measure] = [_answer(one) for one in found]
-        finish[measure] = _finish(found)
+        answers_of = answers(group, Question(measure))
+        by_measure[measure] = [_answer(one) for one in answers_of]
+        finish[measure] = _finish(answers_of)
     charts: Document = {"curves": {}, "epsilons": {}, "costs": {}}
     for name in group.methods:
         charts["curves"][name] = curves(group, name)
@@ -205,39 +205,39 @@ def is_without_width(interval: Sequence[float] | None) -> bool:
     return interval is not None and interval[0] == interval[1] == 0
 
 
-def _finish(found: Sequence[Answer]) -> Document | None:
+def _finish(candidates: Sequence[Answer]) -> Document | None:
     """The score of the model that has all records, as far as there is one."""
     for name in ("pooled", "joint"):
-        for one in found:
+        for one in candidates:
             if one.method == name:
                 return {"method": name, "score": one.score.mean}
     return None
 
 
-def _alone(found: Answer, client: int) -> list[float]:
+def _alone(answer: Answer, client: int) -> list[float]:
     """What a client has alone, in every run in which it was compared."""
-    asked = found.asked
+    asked = answer.asked
     scores = []
-    for number, who in found.gains:
-        run = found.group.runs[number]
+    for number, who in answer.gains:
+        run = answer.group.runs[number]
         if who == client and asked.against in run.methods:
-            after = found.rounds[number]
+            after = answer.rounds[number]
             scores.append(run.kept(asked.against, client, asked.measure, after=after))
     return [score for score in scores if score is not None]
 
 
-def _answer(found: Answer) -> Document:
-    names = found.group.clients
+def _answer(answer: Answer) -> Document:
+    names = answer.group.clients
     clients = []
-    for client, gain in found.by_client().items():
-        interval = answer_interval(found, client)
-        own = [value for (_, who), value in found.scores.items() if who == client]
-        scores = own or list(found.scores.values())
+    for client, gain in answer.by_client().items():
+        interval = answer_interval(answer, client)
+        own = [value for (_, who), value in answer.scores.items() if who == client]
+        scores = own or list(answer.scores.values())
         about = {
             "client": client,
             "name": names.get(client, f"client {client}"),
             "score": sum(scores) / len(scores),
-            "alone": _mean(_alone(found, client)),
+            "alone": _mean(_alone(answer, client)),
             "within_noise": is_within_noise(interval),
             "unchanged": gain.mean == 0 and is_without_width(interval),
             "gain": gain.mean,
@@ -247,25 +247,25 @@ def _answer(found: Answer) -> Document:
             "interval": interval,
         }
         clients.append(about)
-    weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak
-    words = shown(found.epsilon.best, 2)
+    weak = answer.epsilon.kind is not Kind.NONE and answer.epsilon.weak
+    words = shown(answer.epsilon.best, 2)
     alone: list[float] = []
-    for client in found.by_client():
-        own_alone = _mean(_alone(found, client))
+    for client in answer.by_client():
+        own_alone = _mean(_alone(answer, client))
         if own_alone is not None:
             alone.append(own_alone)
     said = None
-    if found.gain is not None and found.method != "alone":
-        said = asdict(sentences.verdict(found))
-    epsilon = found.epsilon
-    return verdict(found) | {
+    if answer.gain is not None and answer.method != "alone":
+        said = asdict(sentences.verdict(answer))
+    epsilon = answer.epsilon
+    return verdict(answer) | {
         "said": said,
-        "score": found.score.mean,
+        "score": answer.score.mean,
         "alone": _mean(alone),
         "bet": None if epsilon.kind is Kind.NONE else bet(epsilon.best, epsilon.delta),
-        "shares": found.shares,
+        "shares": answer.shares,
         "shown": words,
-        "shown_all_others": shown(found.epsilon.against_all, 2),
+        "shown_all_others": shown(answer.epsilon.against_all, 2),
         "weak": weak,
         "by_client": clients,
     }
@@ -273,13 +273,13 @@ def _answer(found: Answer) -> Document:
 
 def _plain(group: Group, measure: str) -> float | None:
     """The mean score of plain regressions on the clients' records, where it is known."""
-    found = []
+    scores = []
     for run in group.runs:
         for client in run.clients:
             score = reference_of(run, client, measure)
             if score is not None:
-                found.append(score)
-    return _mean(found)
+                scores.append(score)
+    return _mean(scores)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -303,21 +303,21 @@ def _budget(run: Run) -> Document | None:
 def _confusion(run: Run) -> Document:
     """Method -> client -> role -> counts and their shares of each true class; ROLE_own is the
     client's own test part."""
-    found: Document = {}
+    by_method: Document = {}
     for name in run.summed_up.get("methods", ()):
-        found[name] = {}
+        by_method[name] = {}
         for client, by_role in run.confusion(name).items():
             about = {}
             for role, counts in by_role.items():
                 about[role] = {"counts": counts, "shares": shares(counts)}
-            found[name][client] = about
-    return found
+            by_method[name][client] = about
+    return by_method
 
 
 def judgements(run: Run) -> list[Document]:
     """Every kept model on every test set that it was judged on: measure -> [value, low, high] and
     the calibration curve."""
-    found = []
+    documents = []
     for one in judged(run):
         scores = {}
         for measure, value in one.measures.items():
@@ -339,8 +339,8 @@ def judgements(run: Run) -> list[Document]:
             "risk_groups": one.risk_groups,
             "confusion": one.confusion,
         }
-        found.append(about)
-    return found
+        documents.append(about)
+    return documents
 
 
 def _short(value: float | None) -> float | None:
@@ -356,7 +356,7 @@ def _by_class(run: Run) -> Document:
         if one.on == "common" and one.shares is not None:
             right = [row[number] for number, row in enumerate(one.shares)]
             kept[one.method, one.client] = right
-    found: Document = {}
+    by_method: Document = {}
     for name in run.methods:
         for client in run.clients:
             own = kept.get((name, run.holder(name, client)))
@@ -364,5 +364,5 @@ def _by_class(run: Run) -> Document:
             if own is not None:
                 gain = alone and list(map(partial(better_by, "accuracy"), own, alone))
                 entry = {"accuracy": own, "gain": gain}
-                found.setdefault(name, {})[client] = entry
-    return found
+                by_method.setdefault(name, {})[client] = entry
+    return by_method

@@ -56,7 +56,7 @@ def page(content: Mapping[str, Any], *, title: str) -> str:
     parts = {
         "title": escape(title),
         "style": _part("page.css"),
-        "data": _embedded(content),
+        "data": _embed(content),
         "script": scripts,
     }
     out = []
@@ -78,7 +78,7 @@ def _part(name: str) -> str:
     return (resources.files("proxyfl.report") / "page" / name).read_text(encoding="utf-8")
 
 
-def _embedded(content: Mapping[str, Any]) -> str:
+def _embed(content: Mapping[str, Any]) -> str:
     """JSON that no browser takes for markup, whatever a client, class or setting is called."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for sign in "&<>":

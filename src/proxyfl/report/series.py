@@ -35,13 +35,13 @@ def curves(group: Group, method: str) -> Document:
             own = by_client.setdefault(key, {}).setdefault(row["client"], {})
             together.setdefault(row["round"], []).append(value)
             own.setdefault(row["round"], []).append(value)
-    found = {}
+    by_key = {}
     for key, together in everyone.items():
         clients = {}
         for client, own in by_client[key].items():
-            clients[client] = _summed_up(own)
-        found[key] = {"all": _summed_up(together), "clients": clients}
-    return found
+            clients[client] = _summarise(own)
+        by_key[key] = {"all": _summarise(together), "clients": clients}
+    return by_key
 
 
 def epsilons(group: Group, method: str) -> Document:
@@ -58,14 +58,14 @@ def epsilons(group: Group, method: str) -> Document:
                 units.add(epsilon.unit)
                 here.setdefault(client, []).append(epsilon)
     named = sorted(kinds - {Kind.NONE})
-    found: Document = {"kind": " or ".join(named) or "none", "rounds": []}
+    series: Document = {"kind": " or ".join(named) or "none", "rounds": []}
     if not named:
-        return found
-    found["unit"] = " or ".join(sorted(units))
-    found["rounds"] = [number + 1 for number in sorted(paid)]
+        return series
+    series["unit"] = " or ".join(sorted(units))
+    series["rounds"] = [number + 1 for number in sorted(paid)]
     for accountant in ("best", *ACCOUNTANTS):
-        found[accountant] = _range(paid, accountant)
-    return found
+        series[accountant] = _range(paid, accountant)
+    return series
 
 
 def costs(group: Group, method: str) -> Document | None:
@@ -73,13 +73,13 @@ def costs(group: Group, method: str) -> Document | None:
     recorded = list(_rows(group, method))
     if not recorded:
         return None
-    found = {}
+    by_sum = {}
     for key in SUMS:
         total = sum(row.get(key) or 0.0 for row in recorded)
-        found[key] = {"each": total / len(recorded), "in_all": total}
-    parts = {(row["client"], number) for number, row in _numbered(group, method)}
-    sent = found["bytes_sent"]["in_all"] / len(parts)
-    return {**found, "sent_words": byte_words(sent) if sent else None}
+        by_sum[key] = {"each": total / len(recorded), "in_all": total}
+    parts = {(row["client"], number) for number, row in _number_rounds(group, method)}
+    sent = by_sum["bytes_sent"]["in_all"] / len(parts)
+    return {**by_sum, "sent_words": byte_words(sent) if sent else None}
 
 
 def byte_words(number: float) -> str:
@@ -91,7 +91,7 @@ def byte_words(number: float) -> str:
     return f"{number:.3g} {units[0]}"
 
 
-def _numbered(group: Group, method: str) -> Iterable[tuple[int, Row]]:
+def _number_rounds(group: Group, method: str) -> Iterable[tuple[int, Row]]:
     for number, run in enumerate(group.runs):
         for row in run.rows_of(method):
             yield number, row
@@ -110,8 +110,8 @@ def _scores(row: Row) -> Iterable[tuple[str, float]]:
                 yield key, row[key]
 
 
-def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _summarise(by_round: ByRound) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
     for number, values in sorted(by_round.items()):
         seen = spread(values)
         deviation = seen.std or 0.0
@@ -122,10 +122,10 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
         }
         for key, value in here.items():
             short = round(value, 4) if isinstance(value, float) else value
-            found.setdefault(key, []).append(short)
-    if max(found["n"]) == 1:
-        return {"rounds": found["rounds"], "mean": found["mean"]}
-    return found
+            columns.setdefault(key, []).append(short)
+    if max(columns["n"]) == 1:
+        return {"rounds": columns["rounds"], "mean": columns["mean"]}
+    return columns
 
 
 def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Epsilon]]]:
@@ -144,13 +144,13 @@ def _range(paid: Mapping[int, Mapping[int, list[Epsilon]]], accountant: str) -> 
     clients: dict[int, list[float | None]] = {}
     for client in sorted(set().union(*paid.values())):
         clients[client] = []
-    found: Document = {"high": [], "low": [], "clients": clients}
+    extremes: Document = {"high": [], "low": [], "clients": clients}
     for _, here in sorted(paid.items()):
         every = list(map(bound, chain.from_iterable(here.values())))
-        found["high"].append(upward(max(every)))
-        found["low"].append(upward(min(every)))
+        extremes["high"].append(upward(max(every)))
+        extremes["low"].append(upward(min(every)))
         for client, curve in clients.items():
             own = map(bound, here.get(client, ()))
             largest = max(own, default=None)
             curve.append(None if largest is None else upward(largest))
-    return found
+    return extremes

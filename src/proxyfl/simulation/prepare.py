@@ -11,7 +11,7 @@ from proxyfl._command import command
 from proxyfl._files import short_hash
 from proxyfl._validate import choice
 from proxyfl.data import Dataset
-from proxyfl.data.examples import Absent, Subset, checksum, gathered, is_in_memory
+from proxyfl.data.examples import Absent, Subset, checksum, gather, is_in_memory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import membership
 from proxyfl.federation.masked import Plan
@@ -92,8 +92,8 @@ class Prepared:
             kept = torch.cat(rows).sort().values
             test = dataset.test
             if is_in_memory(test):
-                test = gathered(test)
-            train = gathered(Subset(dataset.train, kept))
+                test = gather(test)
+            train = gather(Subset(dataset.train, kept))
             dataset = dataset.holding(train, test)
             rows = [torch.searchsorted(kept, part) for part in rows]
         clients = []

@@ -116,7 +116,7 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
     nonzero = sorted((d for d in differences if d), key=abs)
     if not nonzero:
         return 1.0
-    ranks = _doubled_ranks([abs(d) for d in nonzero])
+    ranks = _double_ranks([abs(d) for d in nonzero])
     positive = sum(rank for rank, d in zip(ranks, nonzero, strict=True) if d > 0)
     centre = sum(ranks) / 2
     distance = abs(positive - centre)
@@ -128,7 +128,7 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
     return min(1.0, float(extreme / 2 ** len(ranks)))
 
 
-def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
+def _double_ranks(sizes: Sequence[float]) -> list[int]:
     """Twice the rank of each of the sorted ``sizes``; equal ones share the mean of their ranks."""
     ranks = []
     before = 0

@@ -70,7 +70,7 @@ def silent(
     )
 
 
-def repeated(*, sender: int, receiver: int, round: int) -> TransportError:
+def duplicate_send(*, sender: int, receiver: int, round: int) -> TransportError:
     """The error of a refused second send, in one wording for all transports."""
     return TransportError(
         f"Client {sender} already sent client {receiver} a frame for round {round} that was not "

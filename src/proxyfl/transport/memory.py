@@ -20,7 +20,7 @@ class MemoryTransport:
         with self._changed:
             base.check_open(self._closed)
             if key in self._frames:
-                raise base.repeated(sender=sender, receiver=receiver, round=round)
+                raise base.duplicate_send(sender=sender, receiver=receiver, round=round)
             # A bytearray could still be changed by the sender; bytes(b) of bytes is the same
             # object, without a copy.
             self._frames[key] = bytes(frame)

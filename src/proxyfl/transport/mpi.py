@@ -177,7 +177,7 @@ class MpiTransport:
         rank = self._rank(receiver)
         tag = self._tag(sender, receiver, round)
         if self._endpoint.waits_for(rank, tag):
-            raise base.repeated(sender=sender, receiver=receiver, round=round)
+            raise base.duplicate_send(sender=sender, receiver=receiver, round=round)
         self._endpoint.send(frame, to=rank, tag=tag)
 
     def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:

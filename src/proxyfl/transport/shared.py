@@ -62,7 +62,7 @@ class SharedTransport:
             scratch.write_bytes(frame)
             os.link(scratch, path)  # unlike a rename, refuses to replace
         except FileExistsError as error:
-            raise base.repeated(sender=sender, receiver=receiver, round=round) from error
+            raise base.duplicate_send(sender=sender, receiver=receiver, round=round) from error
         except OSError as error:
             raise TransportError(
                 f"Client {sender} cannot put {len(frame)} bytes for client {receiver} into shared "

@@ -13,7 +13,7 @@ from proxyfl.data.tables.features import feature_names, published_score
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.errors import ConfigError
 from proxyfl.federation.assembly import initial_proxy
-from proxyfl.models.estimators import PUBLISHED, rebuilt, score_candidates
+from proxyfl.models.estimators import PUBLISHED, rebuild, score_candidates
 from proxyfl.node.members import manifest as manifests
 from proxyfl.settings import Input, Proxy, Study
 from proxyfl.simulation.config import from_tree
@@ -138,7 +138,7 @@ def test_a_refitted_score_comes_back_from_its_file() -> None:
     y = (generator.random(400) < 1 / (1 + np.exp(-odds))).astype(np.int64)
     for candidate in candidates[1:]:
         model = candidate.fit(x, y, 2, None, 0)
-        assert rebuilt("Linear", model.state_dict(), unpickle=False)
+        assert rebuild("Linear", model.state_dict(), unpickle=False)
         weights = model.weight[1] - model.weight[0]
         assert weights.tolist() == pytest.approx([2.0, -1.0], abs=0.6)
 

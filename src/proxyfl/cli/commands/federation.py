@@ -229,7 +229,7 @@ def _outputs(agreed: manifest.Manifest) -> str:
     return f"{task.outputs} classes" if task.is_classification else f"the task {task.kind}"
 
 
-def _predicted(schema: schemas.Schema) -> str:
+def _describe_outcome(schema: schemas.Schema) -> str:
     """The outcome in words: the label's column, or the whole task."""
     if schema.label.outcome.is_classification:
         return repr(schema.label.column)
@@ -351,7 +351,7 @@ def show(args: Namespace) -> int:
     if agreed.schema is not None:
         say(
             f"schema {agreed.schema.name}, {agreed.schema.fingerprint}: predicts "
-            f"{_predicted(agreed.schema)} from {', '.join(agreed.schema.features)}"
+            f"{_describe_outcome(agreed.schema)} from {', '.join(agreed.schema.features)}"
         )
     if agreed.settle:
         averaged = ""

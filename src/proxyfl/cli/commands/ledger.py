@@ -272,7 +272,7 @@ def _show_list(account: Account, all_standings: list[Standing], console: Console
     title = f"spent per {account.unit} at delta {account.delta:g}"
     table = Table("population", "releases", title, "left")
     for one in all_standings:
-        left = "no budget" if one.left is None else _rounded_down(one.left)
+        left = "no budget" if one.left is None else _round_down(one.left)
         table.add_row(
             escape(one.population),
             str(len(one.releases())),
@@ -306,7 +306,7 @@ def _show_one(one: Standing, steps: int | None, console: Console) -> None:
         console.print(f"{steps} more steps of the last setting fit the budget.")
 
 
-def _rounded_down(left: float) -> str:
+def _round_down(left: float) -> str:
     """The rest of a budget to a thousandth, never more than there is."""
     return f"{math.floor(1000 * left) / 1000:.3f}"
 

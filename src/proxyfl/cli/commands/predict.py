@@ -103,11 +103,11 @@ def execute(args: Namespace) -> int:
     console = Console()
     console.print(table)
     if meaning.of:
-        console.print(escape(_explained(meaning, task)), soft_wrap=True, highlight=False)
+        console.print(escape(_explain(meaning, task)), soft_wrap=True, highlight=False)
     return 0
 
 
-def _explained(meaning: Meaning, task: Task) -> str:
+def _explain(meaning: Meaning, task: Task) -> str:
     """What the probabilities of a model that learnt with a balance are for, and its classes."""
     decided = "the class is the one that is likeliest if all are equally common"
     if not meaning.prevalence:

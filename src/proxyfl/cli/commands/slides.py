@@ -92,7 +92,7 @@ def _patches(args: argparse.Namespace) -> "Patches":
 
 def execute_extract(args: argparse.Namespace) -> int:
     """Plan, extract, and say what came of it."""
-    from proxyfl.data.slides.extraction import extract, named_persons, with_contours
+    from proxyfl.data.slides.extraction import extract, name_persons, with_contours
     from proxyfl.data.slides.planning import plan
     from proxyfl.data.slides.slide import SUFFIXES
     from proxyfl.data.stores.faults import Faults
@@ -100,7 +100,7 @@ def execute_extract(args: argparse.Namespace) -> int:
     faults = Faults(args.skip)
     entries = list_files(args, faults, label=None, suffixes=SUFFIXES)
     if args.person_from:
-        entries = named_persons(entries, args.person_from)
+        entries = name_persons(entries, args.person_from)
     patches = _patches(args)
     sources = with_contours(
         args.folder, entries, args.contours, faults, without=args.without_contours

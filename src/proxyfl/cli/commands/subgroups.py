@@ -54,7 +54,7 @@ OPTIONS = (
 
 def execute(args: Namespace) -> int:
     """Print each group's measures, and a warning for each that falls by joining."""
-    found = subgroups(
+    result = subgroups(
         args.folder,
         args.by,
         client=args.client,
@@ -65,25 +65,25 @@ def execute(args: Namespace) -> int:
         trust=args.trust,
     )
     if args.json:
-        print_json(found.document())
+        print_json(result.document())
         return 0
     console = Console()
-    for column, groups in found.by.items():
-        console.print(_table(found, column, groups))
-    for warning in found.warnings():
+    for column, groups in result.by.items():
+        console.print(_table(result, column, groups))
+    for warning in result.warnings():
         console.print(f"Warning: {warning}", markup=False, style="bold")
-    for column, groups in found.by.items():
+    for column, groups in result.by.items():
         for each in groups:
             if each.reason:
                 console.print(f"{column} {each.name}: not judged, {each.reason}.", markup=False)
-    for note in found.notes:
+    for note in result.notes:
         console.print(note, markup=False, style="dim")
     return 0
 
 
-def _table(found: Subgroups, column: str, groups: list[Subgroup]) -> Table:
-    title = f"{found.client}: {title_of(found.measure)} by {column}, 95 % intervals"
-    headings = (column, "persons", found.method, "alone", "gain")
+def _table(result: Subgroups, column: str, groups: list[Subgroup]) -> Table:
+    title = f"{result.client}: {title_of(result.measure)} by {column}, 95 % intervals"
+    headings = (column, "persons", result.method, "alone", "gain")
     table = Table(*map(escape, headings), title=escape(title))
     for each in groups:
         gain = _said(each.gain, sign="+")

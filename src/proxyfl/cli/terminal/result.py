@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._command import command
-from proxyfl._terminal.layouts import airy, first_that_fits, framed, natural_width
+from proxyfl._terminal.layouts import airy, first_that_fits, frame, natural_width
 from proxyfl.cli.terminal import kept
 from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
@@ -115,7 +115,7 @@ def _on_average(gain: float) -> str:
 
 def _comparison(run: Run, console: Console) -> Table:
     title = f"Test {title_of(run.measure)}, mean over clients (standard deviation)"
-    wide = _comparison_table(run, framed(title), _WIDE)
+    wide = _comparison_table(run, frame(title), _WIDE)
     narrow = _comparison_table(run, airy(title), _NARROW)
     return first_that_fits(console, (wide, narrow))
 
@@ -183,7 +183,7 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     """The gain of each client: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({title_of(run.measure)} points)"
     others = [name for name in scored if name != "alone"]
-    whole = _gain_table(run, framed(title), ["examples", "alone", *others], console)
+    whole = _gain_table(run, frame(title), ["examples", "alone", *others], console)
     if natural_width(console, whole) <= console.width:
         return [whole]
     parts: list[list[str]] = [["alone"]]

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import resolve, translated
+from proxyfl._entrypoint import resolve, translate_errors
 from proxyfl._examples import Shape
 from proxyfl._validate import suggestion
 from proxyfl.data.features.scattering import scattering
@@ -59,7 +59,7 @@ def build(
     _check_options(spec, factory, options)
     refused = f"Embedder {spec!r} cannot be made for images of shape {shape}:"
     arguments = (shape,) if _takes_shape(factory, options) else ()
-    with translated(ModelError, refused), torch.random.fork_rng(devices=[]):
+    with translate_errors(ModelError, refused), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = factory(*arguments, **options)
     if not isinstance(model, nn.Module):
@@ -98,7 +98,7 @@ def _load_weights(spec: str, model: nn.Module, path: Path) -> None:
             f"The weights {path} cannot be read as safetensors: {problem}. Convert a PyTorch file "
             "with safetensors.torch.save_file(model.state_dict(), path)."
         ) from problem
-    with translated(ModelError, f"The weights {path} do not fit {spec!r}:"):
+    with translate_errors(ModelError, f"The weights {path} do not fit {spec!r}:"):
         model.load_state_dict(state)
 
 
@@ -132,14 +132,14 @@ def _try(spec: str, model: nn.Module, shape: Shape) -> int:
     images = torch.rand(3, *shape, generator=generator)
     size = tuple(images.shape)
     refused = f"Embedder {spec!r} does not accept a batch of shape {size}:"
-    with torch.inference_mode(), translated(ModelError, refused):
+    with torch.inference_mode(), translate_errors(ModelError, refused):
         together = model(images)
-    found: Any = type(together)
+    features: Any = type(together)
     if isinstance(together, Tensor):
-        found = tuple(together.shape)
-    if not isinstance(found, tuple) or len(found) != 2 or found[0] != 3:
+        features = tuple(together.shape)
+    if not isinstance(features, tuple) or len(features) != 2 or features[0] != 3:
         raise ModelError(
-            f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
+            f"Embedder {spec!r} gives {features} for three images, expected features (3, D)."
         )
     if not together.isfinite().all():
         raise ModelError(
@@ -156,4 +156,4 @@ def _try(spec: str, model: nn.Module, shape: Shape) -> int:
                 "Features of one record must not depend on another, or the printed epsilon is "
                 "wrong. Take an embedder without statistics over the batch."
             )
-    return int(found[1])
+    return int(features[1])

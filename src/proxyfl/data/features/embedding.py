@@ -66,15 +66,15 @@ class _Images:
 
     def take(self, rows: Tensor) -> Tensor:
         """The images of ``rows``, which ascend."""
-        found = []
+        chosen = []
         begin = 0
         for part in self.parts:
             end = begin + len(part)
             own = rows[(rows >= begin) & (rows < end)]
             if len(own):
-                found.append(part.take(own - begin))
+                chosen.append(part.take(own - begin))
             begin = end
-        return torch.cat(found)
+        return torch.cat(chosen)
 
 
 def _all(dataset: Dataset) -> _Images:
@@ -89,19 +89,17 @@ def _all(dataset: Dataset) -> _Images:
         return _Images([train, test], entries)
     source = train.examples
     if isinstance(source, Stored):
-        return _Images([source], _known_by_content(dataset, source, source.entries()))
+        return _Images([source], _fingerprint(dataset, source, source.entries()))
     site = None
     if dataset.site is not None and dataset.test_site is not None:
         site = torch.empty(len(source), dtype=torch.int64)
         site[train.rows] = dataset.site
         site[test.rows] = dataset.test_site
     entries = _entries(dataset, source, site, "")
-    return _Images([source], _known_by_content(dataset, source, entries))
+    return _Images([source], _fingerprint(dataset, source, entries))
 
 
-def _known_by_content(
-    dataset: Dataset, source: Examples, entries: Sequence[Entry]
-) -> Sequence[Entry]:
+def _fingerprint(dataset: Dataset, source: Examples, entries: Sequence[Entry]) -> Sequence[Entry]:
     """The entries, with a fingerprint of each record if they name neither persons nor parts."""
     first = entries[0]
     if source.groups is not None or first.part or first.record:
@@ -113,12 +111,12 @@ def _known_by_content(
 def _entries(dataset: Dataset, examples: Examples, site: Tensor | None, part: str) -> list[Entry]:
     """What the dataset knows of ``examples``."""
     groups = examples.groups
-    found = []
+    entries = []
     for i, label in enumerate(examples.labels.tolist()):
         known = {"label": dataset.class_names[label], "part": part}
         if site is not None:
             known["site"] = dataset.site_names[int(site[i])]
         if groups is not None:
             known["person"] = person_number(int(groups[i]))
-        found.append(Entry(**known))
-    return found
+        entries.append(Entry(**known))
+    return entries

@@ -86,7 +86,7 @@ def _frequencies(length: int) -> Tensor:
 def _filter(scale: int, spectrum: Tensor) -> Filter:
     spectra = []
     for j in range(scale + 1):
-        folded = _folded(spectrum, 2**j, total=True)
+        folded = _fold(spectrum, 2**j, total=True)
         spectra.append(folded.float())
     return Filter(scale, tuple(spectra))
 
@@ -139,41 +139,41 @@ def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
     """The coefficients of orders 0, 1 and 2 of ``images`` (N, C, H, W), each as
     (N, C, paths, H', W') with H' = ceil(H / 2^scales)."""
     step = 2**scales
-    padded, margin = _padded(images, step)
+    padded, margin = _pad(images, step)
     height, width = padded.shape[-2:]
     filters = bank(height, width, scales, angles)
     spectrum = torch.fft.fft2(padded)
-    order_0 = [_averaged(spectrum, filters, 0)]
+    order_0 = [_average(spectrum, filters, 0)]
     order_1 = []
     order_2 = []
     for first in filters.wavelets:
         envelope = _envelope(spectrum, first, 0)
-        order_1.append(_averaged(envelope, filters, first.scale))
+        order_1.append(_average(envelope, filters, first.scale))
         for second in filters.wavelets:
             if second.scale > first.scale:
                 inner = _envelope(envelope, second, first.scale)
-                order_2.append(_averaged(inner, filters, second.scale))
+                order_2.append(_average(inner, filters, second.scale))
     inside = margin // step
     rows = slice(inside, inside + math.ceil(images.shape[-2] / step))
     columns = slice(inside, inside + math.ceil(images.shape[-1] / step))
-    found = []
+    coefficients = []
     for order in (order_0, order_1, order_2):
         if order:
             whole_grid = torch.stack(order, dim=2)
-            found.append(whole_grid[..., rows, columns])
-    return tuple(found)
+            coefficients.append(whole_grid[..., rows, columns])
+    return tuple(coefficients)
 
 
-def _padded(images: Tensor, step: int) -> tuple[Tensor, int]:
+def _pad(images: Tensor, step: int) -> tuple[Tensor, int]:
     """``images`` continued by their mirror image: the averages' reach on every side, and up to a
     multiple of ``step``."""
     height, width = images.shape[-2:]
-    rows = _mirrored(height, step)
-    columns = _mirrored(width, step)
+    rows = _mirror(height, step)
+    columns = _mirror(width, step)
     return images[..., rows[:, None], columns[None]], step
 
 
-def _mirrored(length: int, step: int) -> Tensor:
+def _mirror(length: int, step: int) -> Tensor:
     """The places from -step to a multiple of ``step``, at least length + step, reflected into
     0 .. length - 1."""
     period = max(1, 2 * (length - 1))
@@ -185,21 +185,21 @@ def _mirrored(length: int, step: int) -> Tensor:
 def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
     """The spectrum of |x * psi|, at every 2^j-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * wavelet.spectra[scale]
-    thinned = _folded(response, 2 ** (wavelet.scale - scale))
+    thinned = _fold(response, 2 ** (wavelet.scale - scale))
     modulus = torch.fft.ifft2(thinned).abs()
     envelope: Tensor = torch.fft.fft2(modulus)
     return envelope
 
 
-def _averaged(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
+def _average(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
     """x * phi at every 2^J-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * filters.low.spectra[scale]
-    thinned = _folded(response, 2 ** (filters.low.scale - scale))
+    thinned = _fold(response, 2 ** (filters.low.scale - scale))
     average: Tensor = torch.fft.ifft2(thinned).real
     return average
 
 
-def _folded(spectrum: Tensor, factor: int, *, total: bool = False) -> Tensor:
+def _fold(spectrum: Tensor, factor: int, *, total: bool = False) -> Tensor:
     """The spectrum of every ``factor``-th sample: the mean over its ``factor`` squared tiles.
     ``factor`` is a power of 2.
 

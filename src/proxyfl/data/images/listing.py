@@ -32,7 +32,7 @@ def from_folders(
     for path in _files(root, suffixes, faults):
         folders = path.relative_to(root).parts[:-1]
         if len(folders) != len(names):
-            faults.found(
+            faults.report(
                 "misplaced",
                 f"{path}: expected it in {len(names)} folders below {root} ({layout}), found it "
                 f"in {len(folders)}",
@@ -48,7 +48,7 @@ def from_folders(
 def _files(root: Path, suffixes: Sequence[str], faults: Faults) -> list[Path]:
     """The files below ``root`` that are not hidden. A link that leads nowhere is among them, to be
     found unreadable."""
-    found = []
+    files = []
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         hidden = any(part.startswith(".") for part in parts)
@@ -56,12 +56,12 @@ def _files(root: Path, suffixes: Sequence[str], faults: Faults) -> list[Path]:
             continue
         if path.is_dir():
             if path.is_symlink():
-                faults.found("misplaced", f"{path}: a link to a folder, which is not followed")
+                faults.report("misplaced", f"{path}: a link to a folder, which is not followed")
             continue
         wanted = not suffixes or path.suffix.lower() in suffixes
         if wanted and (path.is_file() or path.is_symlink()):
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def from_index(
@@ -92,20 +92,20 @@ def from_index(
         values = {name: (row[column] or "").strip() for name, column in columns.items()}
         empty = [name for name, value in values.items() if not value]
         if empty:
-            faults.found("unnamed", f"{index}, row {number}: no {empty[0]}")
+            faults.report("unnamed", f"{index}, row {number}: no {empty[0]}")
             continue
         file = values["file"]
         values["file"] = file if Path(file).suffix else file + suffix
         path = Path(values["file"])
         if path.is_absolute() or ".." in path.parts:
-            faults.found(
+            faults.report(
                 "misplaced", f"{index}, row {number}: {path}: expected a path below the folder"
             )
             continue
         values["file"] = path.as_posix()
         earlier = first.setdefault(values["file"], number)
         if earlier != number:
-            faults.found("repeated", f"{index}, row {number}: {path} is in row {earlier} too")
+            faults.report("repeated", f"{index}, row {number}: {path} is in row {earlier} too")
             continue
         entries.append(Entry(**{"label": "", **values}))
     return entries

@@ -60,8 +60,8 @@ class Rule:
             with images.open(path) as opened:
                 _check_frames(path, opened)
                 upright = _upright(opened)
-                coloured = self._coloured(path, upright)
-                fitted = self._fitted(coloured)
+                coloured = self._convert_colours(path, upright)
+                fitted = self._fit(coloured)
         except DataError:
             raise
         except Exception as problem:
@@ -71,7 +71,7 @@ class Rule:
             ) from problem
         return channels_first(np.asarray(fitted, dtype=np.uint8))
 
-    def _coloured(self, path: Path, image: "Image") -> "Image":
+    def _convert_colours(self, path: Path, image: "Image") -> "Image":
         if image.mode in SIXTEEN_BITS:
             values = np.asarray(image, dtype=np.uint16) >> 8
             image = pillow(path).fromarray(values.astype(np.uint8))
@@ -91,7 +91,7 @@ class Rule:
     def _level(self) -> int:
         return FILLINGS[self.filling]
 
-    def _fitted(self, image: "Image") -> "Image":
+    def _fit(self, image: "Image") -> "Image":
         from PIL import Image, ImageOps
 
         size = (self.width, self.height)

@@ -53,12 +53,12 @@ def read_contours(path: Path) -> list[Contour]:
     if path.suffix.lower() == ".xml":
         parse = _asap
     try:
-        found = list(parse(text))
+        contours = list(parse(text))
     except FAULTY as problem:
         raise DataError(
             f"{path}: expected ASAP XML or GeoJSON polygons ({type(problem).__name__}: {problem})."
         ) from problem
-    return found
+    return contours
 
 
 def _asap(text: str) -> Iterator[Contour]:
@@ -114,7 +114,7 @@ def _corners(ring: Any) -> Points:
     return places
 
 
-def sorted_out(
+def sort_out(
     path: Path,
     contours: Sequence[Contour],
     size: tuple[int, int],
@@ -135,7 +135,7 @@ def sorted_out(
     for number, contour in enumerate(contours):
         points = contour.points
         if len(points) < 3:
-            faults.found("no-area", f"{path}: contour {number} has {len(points)} corners")
+            faults.report("no-area", f"{path}: contour {number} has {len(points)} corners")
             continue
         low = points.min(axis=0)
         high = points.max(axis=0)
@@ -143,7 +143,7 @@ def sorted_out(
         begins_inside = (low >= 0).all()
         ends_inside = (high <= size).all()
         if not (begins_inside and ends_inside):
-            faults.found(
+            faults.report(
                 "outside",
                 f"{path}: contour {number} reaches from ({low[0]:.0f}, {low[1]:.0f}) to "
                 f"({high[0]:.0f}, {high[1]:.0f}), the slide is {size[0]} x {size[1]}",
@@ -151,7 +151,7 @@ def sorted_out(
             continue
         group = contour.group.casefold()
         if group not in lists:
-            faults.found(
+            faults.report(
                 "unknown-group",
                 f"{path}: contour {number} is of the group {contour.group!r}, known are "
                 f"{', '.join(sorted(lists))}",

@@ -53,7 +53,7 @@ def with_contours(
         elif not contours.read_contours(own):
             missing = f"no contour in {own}"
         if missing and without != "normal":
-            faults.found(
+            faults.report(
                 "no-contours",
                 f"{path}: {missing}; --without-contours normal takes such slides as free of tumour",
             )
@@ -62,20 +62,20 @@ def with_contours(
     for stem, paths in drawn.items():
         if stem not in slides:
             for path in paths:
-                faults.found("orphan", f"{path}: no slide of this name")
+                faults.report("orphan", f"{path}: no slide of this name")
     return sources
 
 
 def _contour_files(folder: Path) -> dict[str, list[Path]]:
     """The contour files below a folder, by the slide's name."""
-    found: dict[str, list[Path]] = defaultdict(list)
+    by_stem: dict[str, list[Path]] = defaultdict(list)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}). Check the name.")
     for path in sorted(folder.rglob("*")):
         suffix = path.suffix.lower()
         if suffix in contours.SUFFIXES and path.is_file():
-            found[path.stem].append(path)
-    return found
+            by_stem[path.stem].append(path)
+    return by_stem
 
 
 def _of_slide(
@@ -87,20 +87,22 @@ def _of_slide(
     named = drawn.get(stem, ())
     place = shelf / Path(file).parent
     beside = [path for path in named if path.parent == place]
-    found = beside or named
-    if not found:
+    candidates = beside or named
+    if not candidates:
         return None
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1]}: two contour files for one slide. Remove one.")
+    if len(candidates) > 1:
+        raise DataError(
+            f"{candidates[0]} and {candidates[1]}: two contour files for one slide. Remove one."
+        )
     if not beside and slides[stem] > 1:
         raise DataError(
-            f"{found[0]}: {slides[stem]} slides have this name. Put each contour file beside its "
-            "slide, or into the same folders below --contours."
+            f"{candidates[0]}: {slides[stem]} slides have this name. Put each contour file next to "
+            "its slide, or into the same folders below --contours."
         )
-    return found[0]
+    return candidates[0]
 
 
-def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
+def name_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
     """The entries with the part of each file's name that ``pattern`` finds as its person."""
     try:
         finder = re.compile(pattern)
@@ -108,10 +110,10 @@ def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
         raise DataError(f"--person-from {pattern!r} is no pattern: {problem}.") from problem
     named = []
     for entry in entries:
-        found = finder.search(Path(entry.file).name)
-        if found is None:
+        match = finder.search(Path(entry.file).name)
+        if match is None:
             raise DataError(f"{entry.file}: --person-from {pattern!r} finds nobody in it.")
-        named.append(replace(entry, person=found[0]))
+        named.append(replace(entry, person=match[0]))
     return named
 
 

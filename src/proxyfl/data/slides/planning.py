@@ -20,7 +20,7 @@ import numpy as np
 
 from proxyfl._validate import number, whole
 from proxyfl.data.slides.arrays import Mask, Points, Shares, Whole, blank
-from proxyfl.data.slides.contours import HOLES, TUMOUR, Area, read_contours, sorted_out
+from proxyfl.data.slides.contours import HOLES, TUMOUR, Area, read_contours, sort_out
 from proxyfl.data.slides.slide import Slide
 from proxyfl.data.slides.tissue import map_downsample, tissue_map
 from proxyfl.data.stores.faults import Faults
@@ -112,25 +112,25 @@ def plan(
     by itself; sorted by site, slide and position."""
 
     def look(source: Source) -> Candidates:
-        found = candidates(source, patches, faults)
+        by_slide = candidates(source, patches, faults)
         advance(1)
-        return found
+        return by_slide
 
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(look, sources))
+        by_slide = list(pool.map(look, sources))
     # of maps and tiles: the extraction needs as much, on threads of its own
     return_freed_memory()
     chosen: list[Entry] = []
     if patches.per_slide is not None:
-        for each in found:
+        for each in by_slide:
             chosen += _of_slide(each, patches.per_slide, patches.seed)
         return sorted(chosen, key=_place)
     by_site: dict[str, list[Candidates]] = defaultdict(list)
-    for each in found:
+    for each in by_slide:
         by_site[each.source.entry.site].append(each)
     for place, (site, own) in enumerate(sorted(by_site.items())):
         generator = numpy_stream(patches.seed, "patches", place)
-        chosen += _drawn(site, own, patches, generator, faults)
+        chosen += _draw(site, own, patches, generator, faults)
     return sorted(chosen, key=_place)
 
 
@@ -147,7 +147,7 @@ def _of_slide(own: Candidates, most: int, seed: int) -> list[Entry]:
     return chosen
 
 
-def _drawn(
+def _draw(
     site: str,
     own: Sequence[Candidates],
     patches: Patches,
@@ -161,9 +161,9 @@ def _drawn(
         rows = []
         owners = []
         for owner, each in enumerate(own):
-            found = np.flatnonzero(each.tumour == tumour)
-            rows.append(found)
-            owners.append(np.full_like(found, owner))
+            own_rows = np.flatnonzero(each.tumour == tumour)
+            rows.append(own_rows)
+            owners.append(np.full_like(own_rows, owner))
         every_row = np.concatenate(rows)
         every_owner = np.concatenate(owners)
         order = generator.permutation(len(every_row))
@@ -195,7 +195,7 @@ def _shares(
         wanted = (asked - half, half)
     enough = normal >= wanted[0] and tumour >= wanted[1]
     if not enough:
-        faults.found(
+        faults.report(
             "short",
             f"site {site!r}: {normal} normal and {tumour} tumour patches, expected at least "
             f"{wanted[0]} and {wanted[1]}",
@@ -213,12 +213,12 @@ def candidates(source: Source, patches: Patches, faults: Faults) -> Candidates:
     try:
         slide = Slide(source.path)
     except DataError as problem:
-        faults.found("unreadable", str(problem).rstrip("."))
+        faults.report("unreadable", str(problem).rstrip("."))
         return _none(source)
     try:
         downsample = patches.downsample(slide)
         if downsample is None:
-            faults.found("no-scale", f"{source.path}: no microns per pixel")
+            faults.report("no-scale", f"{source.path}: no microns per pixel")
             return _none(source)
         return _on_grid(source, slide, patches, downsample, faults)
     finally:
@@ -238,7 +238,7 @@ def _on_grid(
     reduced = map_downsample(slide.size, side)
     tissue = tissue_map(slide, reduced, faults)
     if not tissue.mask.any():
-        faults.found("blank", f"{source.path}: no tissue found")
+        faults.report("blank", f"{source.path}: no tissue found")
         return _none(source)
     area = _tumour_area(source, slide, patches, reduced, faults)
     width, height = slide.size
@@ -253,18 +253,18 @@ def _on_grid(
         top = int(y / reduced)
         rows = tissue.mask[top : top + across]
         drawn = area.rows(top, top + len(rows), rows.shape[1])
-        covered = _marked(rows, columns)
-        inside = _marked(drawn, columns)
+        covered = _mark(rows, columns)
+        inside = _mark(drawn, columns)
         has_label = (inside == 0) | (inside >= patches.tumour)
         taken = has_label & (covered >= patches.tissue)
-        found = blank(np.int64, taken.sum(), 2)
-        found[:, 0] = lefts[taken]
-        found[:, 1] = y
-        corners.append(found)
+        row_corners = blank(np.int64, taken.sum(), 2)
+        row_corners[:, 0] = lefts[taken]
+        row_corners[:, 1] = y
+        corners.append(row_corners)
         labels.append(inside[taken] > 0)
     every_corner = np.concatenate(corners)
     if not len(every_corner):
-        faults.found(
+        faults.report(
             "blank",
             f"{source.path}: {width} x {height} pixels, of which no patch of {side:.0f} x "
             f"{side:.0f} is tissue with a label",
@@ -277,7 +277,7 @@ def _tumour_area(
 ) -> Area:
     if source.contours is None:
         return Area([], [], downsample)
-    inside, holes = sorted_out(
+    inside, holes = sort_out(
         source.contours,
         read_contours(source.contours),
         slide.size,
@@ -298,7 +298,7 @@ def _spans(lefts: Points, across: int, width: int) -> Spans:
     return first, last
 
 
-def _marked(rows: Mask, spans: Spans) -> Shares:
+def _mark(rows: Mask, spans: Spans) -> Shares:
     """Which part of each patch in a row of patches is marked."""
     first, last = spans
     height, width = rows.shape

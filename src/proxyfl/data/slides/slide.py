@@ -95,14 +95,14 @@ class Slide:
         level, step = self._level_for(downsample)
         factor = downsample / step
         if abs(factor - 1) < SAME_SCALE:
-            found = self._read(x, y, level, width, height)
-            _separate(found, into)
+            argb = self._read(x, y, level, width, height)
+            _separate(argb, into)
             return into
         wide = round(width * factor)
         high = round(height * factor)
-        found = self._read(x, y, level, wide, high)
+        argb = self._read(x, y, level, wide, high)
         finer: Pixels = room(np.uint8, 3, high, wide)
-        _separate(found, finer)
+        _separate(argb, finer)
         _reduce(finer, into)
         return into
 
@@ -111,11 +111,11 @@ class Slide:
         return downsample / self._level_for(downsample)[1]
 
     def _level_for(self, downsample: float) -> tuple[int, float]:
-        found = 0
+        coarsest = 0
         for level, step in enumerate(self._steps):
             if step <= downsample * (1 + SAME_SCALE):
-                found = level
-        return found, self._steps[found]
+                coarsest = level
+        return coarsest, self._steps[coarsest]
 
     def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
         """The next call overwrites what this one gives: fresh memory for each region would take a
@@ -123,9 +123,9 @@ class Slide:
         library = _openslide(self.path)
         if self._room.shape != (height, width):
             self._make_room(width, height)
-        found = self._room
+        argb = self._room
         try:
-            _fill(found, self._handle, (x, y), level)
+            _fill(argb, self._handle, (x, y), level)
         except library.OpenSlideError as problem:
             self._handle.close()
             self._open()
@@ -133,7 +133,7 @@ class Slide:
             raise Damaged(
                 f"{self.path}: the region at ({x}, {y}), level {level}, is damaged ({problem})"
             ) from problem
-        return found
+        return argb
 
     def _make_room(self, width: int, height: int) -> None:
         """Room for a region, and for the decoded tiles that it shares with the next one."""
@@ -171,8 +171,8 @@ def _tile_side(properties: Mapping[str, str]) -> int:
     return max(sides)
 
 
-def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
-    """Read a region into ``found`` as the library itself gives it: alpha, red, green and blue in
+def _fill(argb: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
+    """Read a region into ``argb`` as the library itself gives it: alpha, red, green and blue in
     one number.
 
     The package's ``read_region`` turns that into an image, from which the colours would have to be
@@ -180,29 +180,29 @@ def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
     asked for the image."""
     from openslide import lowlevel
 
-    height, width = found.shape
+    height, width = argb.shape
     direct = getattr(lowlevel, DIRECT, None)
     slide = getattr(handle, "_osr", None)
     if direct is None or slide is None:
         image = handle.read_region(place, level, (width, height))
         values = np.asarray(image, dtype=np.uint32)
         red, green, blue, alpha = np.moveaxis(values, 2, 0)
-        found[:] = alpha << 24
-        found |= red << 16
-        found |= green << 8
-        found |= blue
+        argb[:] = alpha << 24
+        argb |= red << 16
+        argb |= green << 8
+        argb |= blue
         return
     numbers = ctypes.POINTER(ctypes.c_uint32)
-    pointer = found.ctypes.data_as(numbers)
+    pointer = argb.ctypes.data_as(numbers)
     x, y = place
     direct(slide, pointer, x, y, level, width, height)
 
 
-def _separate(found: Argb, into: Pixels) -> None:
+def _separate(argb: Argb, into: Pixels) -> None:
     """Write red, green and blue to ``into``, each for itself. What was never scanned is white."""
-    for top in range(0, len(found), ROWS):
+    for top in range(0, len(argb), ROWS):
         rows = slice(top, top + ROWS)
-        some = found[rows]
+        some = argb[rows]
         if some.min() < OPAQUE:
             # never scanned
             some[some < OPAQUE] = WHITE

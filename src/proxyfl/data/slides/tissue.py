@@ -66,7 +66,7 @@ def tissue_map(slide: Slide, downsample: float, faults: Faults) -> TissueMap:
             try:
                 block = slide.region(x, y, wide, high, downsample)
             except Damaged as problem:
-                faults.found("damaged", str(problem))
+                faults.report("damaged", str(problem))
                 continue
             part[:] = _saturation(block)
             counts += np.bincount(part.ravel(), minlength=256)
@@ -83,8 +83,8 @@ def _saturation(pixels: Pixels) -> Plane:
     lowest = pixels.min(axis=0)
     high = highest.astype(np.int32)
     spread = 255 * (high - lowest)
-    found = spread // np.maximum(high, 1)
-    saturation: Plane = found.astype(np.uint8)
+    quotient = spread // np.maximum(high, 1)
+    saturation: Plane = quotient.astype(np.uint8)
     return saturation
 
 
@@ -116,9 +116,9 @@ def _otsu(counts: Whole) -> tuple[int, float]:
     apart = mean_below - mean_above
     pairs = below * above.astype(np.float64)
     between = pairs * apart**2
-    found = int(between.argmax())
+    threshold = int(between.argmax())
     mean = total / max(1, number)
     squares = counts * (levels - mean) ** 2
     whole = number * float(squares.sum())
-    explained = float(between[found]) / max(whole, 1.0)
-    return found, explained
+    explained = float(between[threshold]) / max(whole, 1.0)
+    return threshold, explained

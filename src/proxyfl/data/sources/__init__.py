@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from proxyfl._command import command
-from proxyfl._entrypoint import HERE, Imports, translated
+from proxyfl._entrypoint import HERE, Imports, translate_errors
 from proxyfl.data.arrays import is_array_folder, load_npy_folder, load_npz
 from proxyfl.data.dataset import Asked, Dataset
 from proxyfl.data.holdout import Key, published_rows, seeded_key
@@ -64,7 +64,7 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     return Dataset("digits", x[train], y[train], x[test], y[test], 10, tuple("0123456789"))
 
 
-def _published(published: idx.Published, description: str) -> Source:
+def _describe(published: idx.Published, description: str) -> Source:
     return Source(
         load=lambda directory, _asked, download: idx.load_idx(
             published, directory, download=download
@@ -80,8 +80,8 @@ SOURCES = {
         find=lambda _directory: "part of scikit-learn",
         description="1797 handwritten digits, 8x8 grey; nothing to download",
     ),
-    "mnist": _published(idx.MNIST, "70,000 handwritten digits, 28x28 grey"),
-    "fashion-mnist": _published(idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"),
+    "mnist": _describe(idx.MNIST, "70,000 handwritten digits, 28x28 grey"),
+    "fashion-mnist": _describe(idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"),
     "cifar10": Source(
         load=lambda directory, _asked, download: cifar.load_cifar10(directory, download=download),
         find=cifar.find,
@@ -169,7 +169,7 @@ def load(
     Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
     is an InputError."""
     key = key or seeded_key(seed)
-    database = asked_of(source, query, folder)
+    database = parse_query(source, query, folder)
     if schema is not None:
         table = load_tables(
             tables.find(source) if database is None else [database],
@@ -227,7 +227,7 @@ def load(
     )
 
 
-def asked_of(source: str | Sequence[str], query: str, folder: Path) -> Query | None:
+def parse_query(source: str | Sequence[str], query: str, folder: Path) -> Query | None:
     """The query to the database that ``source`` names; None if it names none."""
     if isinstance(source, str) and is_url(source):
         return Query(source, query, folder)
@@ -266,7 +266,7 @@ def _existing(path: Path) -> Path:
 
 
 def _made(source: str, imports: Imports) -> Dataset:
-    with translated(DataError, f"{source!r} raised"):
+    with translate_errors(DataError, f"{source!r} raised"):
         made = imports.resolve(source, error=DataError)()
     if not isinstance(made, Dataset):
         raise DataError(

@@ -94,20 +94,20 @@ def load_cifar10(directory: str | Path | None = None, *, download: bool = True) 
 
 def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
     suffix = ".bin" if (folder / f"{BATCHES[0]}.bin").is_file() else ""
-    found = []
+    batches = []
     try:
         for batch in BATCHES:
             name = f"{batch}{suffix}"
-            found.append((name, (folder / name).read_bytes()))
+            batches.append((name, (folder / name).read_bytes()))
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read: {problem}.") from problem
-    return found
+    return batches
 
 
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     """The six batches, read inside the archive: nothing is unpacked, so no path in it can lead
     anywhere."""
-    found = {}
+    batches = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
@@ -116,17 +116,17 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
                     continue
                 content = archive.extractfile(member)
                 if content is not None:
-                    found[name] = content.read()
+                    batches[name] = content.read()
     except (OSError, EOFError, tarfile.TarError) as problem:
         raise DataError(
             f"{path}: not a complete .tar.gz ({problem}). Delete it and fetch it again."
         ) from problem
-    if sorted(name.removesuffix(".bin") for name in found) != sorted(BATCHES):
+    if sorted(name.removesuffix(".bin") for name in batches) != sorted(BATCHES):
         raise DataError(
             f"{path}: expected the six batches of CIFAR-10, found "
-            f"{', '.join(sorted(found)) or 'none'}."
+            f"{', '.join(sorted(batches)) or 'none'}."
         )
-    return sorted(found.items())  # data_batch_1 .. 5, then test_batch
+    return sorted(batches.items())  # data_batch_1 .. 5, then test_batch
 
 
 def _binary(path: Path, raw: bytes) -> Images:
@@ -137,7 +137,7 @@ def _binary(path: Path, raw: bytes) -> Images:
             "records. The file is truncated or not a binary batch of CIFAR-10."
         )
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 1 + PIXELS)
-    return _checked(path, records[:, 1:], records[:, 0].astype(np.int64))
+    return _check(path, records[:, 1:], records[:, 0].astype(np.int64))
 
 
 def _python(path: Path, raw: bytes) -> Images:
@@ -153,10 +153,10 @@ def _python(path: Path, raw: bytes) -> Images:
         ) from problem
     if x.ndim != 2 or x.shape[1] != PIXELS:
         raise DataError(f"{path}: expected pixels of shape (N, {PIXELS}), got {x.shape}.")
-    return _checked(path, x, y)
+    return _check(path, x, y)
 
 
-def _checked(path: Path, x: Bytes, y: npt.NDArray[np.int64]) -> Images:
+def _check(path: Path, x: Bytes, y: npt.NDArray[np.int64]) -> Images:
     seen = f"{y.min()}..{y.max()}" if len(y) else "none"
     if len(x) != len(y) or not set(y.tolist()) <= set(range(10)) or not len(y):
         raise DataError(

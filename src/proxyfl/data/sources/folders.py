@@ -67,22 +67,22 @@ def load_folder(path: Path, asked: Asked) -> Dataset:
 def _class_names(path: Path, roots: Sequence[Path], classes: Sequence[str]) -> list[str]:
     """The classes that were given, or else those that have a folder."""
     children = chain.from_iterable(_visible(root) for root in roots)
-    found = sorted({child.name for child in children if child.is_dir()})
-    if not found:
+    names = sorted({child.name for child in children if child.is_dir()})
+    if not names:
         raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
-    unknown = [name for name in found if name not in classes]
+    unknown = [name for name in names if name not in classes]
     if classes and unknown:
         raise DataError(
             f"{path}: the folder {unknown[0]!r} is not among data.classes, which are "
             f"{list(classes)}. Rename it, leave it out, or agree on a longer list."
         )
-    return list(classes) or found
+    return list(classes) or names
 
 
 def _visible(root: Path, pattern: str = "*") -> list[Path]:
     """The files and folders whose names begin with no dot, sorted."""
-    found = root.glob(pattern)
-    return sorted(path for path in found if not path.name.startswith("."))
+    paths = root.glob(pattern)
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def _stack(files: Sequence[Path]) -> Pixels:

@@ -88,9 +88,9 @@ def load_heart_disease(
 
 
 def _check(path: Path, remote: Remote) -> None:
-    found = md5_of(path.read_bytes())
-    if found != remote.md5:
+    md5 = md5_of(path.read_bytes())
+    if md5 != remote.md5:
         raise DataError(
-            f"{path}: expected MD5 {remote.md5}, got {found}. Put the publisher's file in its "
+            f"{path}: expected MD5 {remote.md5}, got {md5}. Put the publisher's file in its "
             f"place ({remote.url}), or remove it: the package has a copy."
         )

@@ -173,9 +173,9 @@ def _same_dataset(published: Published, test_y: npt.NDArray[np.uint8], path: Pat
     """MNIST's and Fashion-MNIST's files have the same names: in a folder without a name, one passes
     for the other."""
     header = bytes((0, 0, 8, 1)) + len(test_y).to_bytes(4, "big")
-    found = md5_of(header + test_y.tobytes())
+    md5 = md5_of(header + test_y.tobytes())
     for other in (MNIST, FASHION_MNIST):
-        if other.name != published.name and found == other.labels_md5:
+        if other.name != published.name and md5 == other.labels_md5:
             raise DataError(
                 f"{path}: expected {published.name}, but this is {other.name}. "
                 f"Ask for {other.name}, or put the files of {published.name} into a folder "

@@ -35,13 +35,14 @@ def load_inputs(path: Path, shape: Shape) -> Tensor:
 
 def _read(path: Path, shape: Shape) -> Tensor:
     if path.suffix == ".npz":
-        found = arrays.read_npz(path)
-        key = next((k for k in ("x", "x_test") if k in found), None)
+        arrays_by_key = arrays.read_npz(path)
+        key = next((k for k in ("x", "x_test") if k in arrays_by_key), None)
         if key is None:
             raise DataError(
-                f"{path}: expected an array x of shape (n, *{shape}), it holds: {', '.join(found)}."
+                f"{path}: expected an array x of shape (n, *{shape}), "
+                f"got {', '.join(arrays_by_key) or 'no array'}."
             )
-        return as_inputs(f"{path}, {key}", found[key])
+        return as_inputs(f"{path}, {key}", arrays_by_key[key])
     if path.suffix == ".npy":
         return as_inputs(str(path), read_npy(path))
     if path.suffix in (".csv", ".parquet", ".xlsx"):

@@ -96,16 +96,16 @@ class _Federation:
             factor = draw.lognormal(-(settings.unequal**2) / 2, settings.unequal)
             size = max(10, round(settings.examples * factor))
         own = self._kinds[settings.kind(site)]
-        own = self._standardised(own + settings.heterogeneity * self._other(draw, own))
+        own = self._standardise(own + settings.heterogeneity * self._other(draw, own))
         intercept = self._intercept + draw.normal(0.0, settings.shift)
-        found: list[Array] = []
+        parts: list[Array] = []
         for count in (size, settings.tests):
             x = self._columns(draw, count)
             z = (x - self._mean) / self._scale @ own
             risk = 1 / (1 + np.exp(-(intercept + self._slope * z)))
             y = draw.random(count) < risk
-            found += [x.astype(np.float32), y.astype(np.int64)]
-        return tuple(found)
+            parts += [x.astype(np.float32), y.astype(np.int64)]
+        return tuple(parts)
 
     def _columns(self, draw: np.random.Generator, count: int) -> Array:
         """Columns with something in common, as a schema encodes them."""
@@ -132,7 +132,7 @@ class _Federation:
         strength = np.zeros(width)
         places = draw.permutation(width)[:relevant]
         strength[places] = 1 / np.sqrt(1 + np.arange(relevant))
-        return self._standardised(strength * draw.choice([-1.0, 1.0], size=width))
+        return self._standardise(strength * draw.choice([-1.0, 1.0], size=width))
 
     def _other(self, draw: np.random.Generator, score: Array) -> Array:
         """A score that has nothing in common with ``score``."""
@@ -151,7 +151,7 @@ class _Federation:
         alike: Array = correlation * score + math.sqrt(1 - correlation**2) * other
         return alike
 
-    def _standardised(self, score: Array) -> Array:
+    def _standardise(self, score: Array) -> Array:
         return score / math.sqrt(float(score @ self._correlations @ score))
 
     def _calibrate(self, reference: Array) -> tuple[float, float]:

@@ -45,7 +45,7 @@ class Faults:
         self.examples: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
-    def found(self, kind: str, what: str) -> None:
+    def report(self, kind: str, what: str) -> None:
         """Count a fault of ``kind``, or refuse it; ``what`` names the file and what was found."""
         if kind not in self.skip:
             raise DataError(
@@ -59,14 +59,14 @@ class Faults:
 
     def lines(self) -> list[str]:
         """One line for each kind that was skipped: the count, the kind, examples."""
-        found = []
+        lines = []
         for kind, count in self.counts.items():
             examples = self.examples[kind]
             more = count - len(examples)
             rest = f"; and {more} more" if more else ""
             listed = "; ".join(examples)
-            found.append(f"skipped {count} x {kind} ({KINDS[kind]}): {listed}{rest}")
-        return found
+            lines.append(f"skipped {count} x {kind} ({KINDS[kind]}): {listed}{rest}")
+        return lines
 
 
 def persons_at_one_place(
@@ -74,8 +74,8 @@ def persons_at_one_place(
 ) -> set[str]:
     """The persons to leave out because they are at two of ``places``: a set for each person."""
     strays = set()
-    for person, found in places.items():
-        if len(found) > 1:
-            faults.found(kind, f"person {person!r} is in {' and '.join(sorted(found))}")
+    for person, own_places in places.items():
+        if len(own_places) > 1:
+            faults.report(kind, f"person {person!r} is in {' and '.join(sorted(own_places))}")
             strays.add(person)
     return strays

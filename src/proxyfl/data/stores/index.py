@@ -83,11 +83,11 @@ class Head:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, read piece by piece."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(READ_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def index_text(entries: Iterable[Entry]) -> str:
@@ -109,10 +109,10 @@ def read_index(folder: Path, head: Head) -> list[Entry]:
     """The entries of a store, if its index is the one that was written."""
     path = folder / INDEX
     text = _files.read_text(path, "index", error=DataError)
-    found = hashlib.sha256(text.encode()).hexdigest()
-    if found != head.index_sha256:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if digest != head.index_sha256:
         raise DataError(
-            f"{path}: its SHA-256 is {found}, expected {head.index_sha256}: it was changed after "
+            f"{path}: its SHA-256 is {digest}, expected {head.index_sha256}: it was changed after "
             "the store was made. Restore it, or make the store again."
         )
     rows = csv.DictReader(io.StringIO(text))
@@ -134,37 +134,37 @@ def head_json(head: Head) -> dict[str, Any]:
 def read_head(folder: Path) -> Head:
     """What ``store.json`` says."""
     path = folder / HEAD
-    found = _files.read_json(path, "store", error=DataError)
+    head = _files.read_json(path, "store", error=DataError)
     try:
-        if found["format"] != FORMAT:
+        if head["format"] != FORMAT:
             raise DataError(
-                f"{path}: expected a store of format {FORMAT}, got {found['format']!r}. Read it "
+                f"{path}: expected a store of format {FORMAT}, got {head['format']!r}. Read it "
                 "with the version of proxyfl that made it, or make it again."
             )
         shards = []
-        for each in found["shards"]:
+        for each in head["shards"]:
             shards.append(_shard(each))
-        content = _content(found["content"])
-        digest = found["index_sha256"]
-        return Head(content, tuple(shards), digest, found["skipped"])
+        content = _content(head["content"])
+        digest = head["index_sha256"]
+        return Head(content, tuple(shards), digest, head["skipped"])
     except (KeyError, TypeError, ValueError) as problem:
         raise DataError(
             f"{path}: not the head of a store: {type(problem).__name__}: {problem}."
         ) from problem
 
 
-def _content(found: Mapping[str, Any]) -> Content:
-    shape = tuple(found["shape"])
+def _content(entry: Mapping[str, Any]) -> Content:
+    shape = tuple(entry["shape"])
     if not all(isinstance(side, int) and side > 0 for side in shape):
         raise ValueError(f"examples of shape {shape}")
-    if found["dtype"] not in BYTES:
-        raise ValueError(f"examples of type {found['dtype']!r}")
-    classes = tuple(found["classes"])
-    return Content(shape, found["dtype"], classes, found["made"])
+    if entry["dtype"] not in BYTES:
+        raise ValueError(f"examples of type {entry['dtype']!r}")
+    classes = tuple(entry["classes"])
+    return Content(shape, entry["dtype"], classes, entry["made"])
 
 
-def _shard(found: Mapping[str, Any]) -> Shard:
-    shard = Shard(**found)
+def _shard(entry: Mapping[str, Any]) -> Shard:
+    shard = Shard(**entry)
     if Path(shard.file).name != shard.file:
         raise ValueError(f"a shard outside of the store: {shard.file!r}")
     if not isinstance(shard.examples, int) or shard.examples < 0:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Asked, Dataset, divided_rows, of_rows
+from proxyfl.data.dataset import Asked, Dataset, divide_rows, of_rows
 from proxyfl.data.examples import pixels
-from proxyfl.data.labels import encoded
+from proxyfl.data.labels import encode_labels
 from proxyfl.data.stores import index
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head, Shard
 from proxyfl.errors import DataError
@@ -67,13 +67,13 @@ class Stored:
         head = index.read_head(self.folder)
         entries = index.read_index(self.folder, head)
         own = {shard.file for shard in self.shards}
-        found: list[Entry] = []
+        own_entries: list[Entry] = []
         start = 0
         for shard in head.shards:
             if shard.file in own:
-                found += entries[start : start + shard.examples]
+                own_entries += entries[start : start + shard.examples]
             start += shard.examples
-        return found
+        return own_entries
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
@@ -123,20 +123,20 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
     where persons are known, else by record."""
     head = index.read_head(path)
     entries = index.read_index(path, head)
-    shards, entries, notes = _sound(path, head, entries, asked.faults)
-    labels, class_names = encoded(
+    shards, entries, notes = _select_sound(path, head, entries, asked.faults)
+    labels, class_names = encode_labels(
         f"{path}, labels",
         np.array([entry.label for entry in entries]),
         asked.classes or head.content.classes,
     )
-    persons, person_names = _numbered(path, entries, "person")
-    sites, site_names = _numbered(path, entries, "site")
+    persons, person_names = _number(path, entries, "person")
+    sites, site_names = _number(path, entries, "site")
     examples = Stored(path.absolute(), head.content, shards, labels, persons)
     notes += [f"skipped {count} x {kind}" for kind, count in head.skipped.items()]
     name = path.resolve().name
     if all(entry.part == "" for entry in entries):
         records = [entry.record for entry in entries]
-        train, test = divided_rows(
+        train, test = divide_rows(
             name,
             examples,
             class_names,
@@ -152,7 +152,7 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
     )
 
 
-def _sound(
+def _select_sound(
     path: Path, head: Head, entries: Sequence[Entry], faults: str
 ) -> tuple[tuple[Shard, ...], list[Entry], list[str]]:
     """The shards whose checksums are right, their entries, and what was left out."""
@@ -182,13 +182,13 @@ def _sound(
 def _problem(path: Path, shard: Shard, content: Content) -> str:
     """What is wrong with a shard, in a sentence; empty if nothing is."""
     try:
-        found = index.sha256(path)
+        digest = index.sha256(path)
         held = _held(path)
     except OSError as refused:
         return f"{path}: cannot be read: {refused.strerror}."
-    if found != shard.sha256:
+    if digest != shard.sha256:
         return (
-            f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was "
+            f"{path}: its SHA-256 is {digest}, expected {shard.sha256}: it is damaged or was "
             "changed."
         )
     expected = (shard.examples, *content.shape)
@@ -202,14 +202,14 @@ def _held(path: Path) -> tuple[tuple[int, ...], str] | None:
     with path.open("rb") as file:
         try:
             np.lib.format.read_magic(file)
-            found = np.lib.format.read_array_header_1_0(file)
+            header = np.lib.format.read_array_header_1_0(file)
         except ValueError:
             return None
-    shape, _, dtype = found
+    shape, _, dtype = header
     return shape, str(dtype)
 
 
-def _numbered(
+def _number(
     path: Path, entries: Sequence[Entry], what: str
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The persons or sites, numbered in the order of their sorted names, and these; None if no

@@ -145,18 +145,18 @@ def _maker(folder: Path, content: Content, read: Read, size: int, advance: Advan
         faults: list[Fault] = []
 
         def first() -> Iterator[Array]:
-            for place, found in enumerate(read(number * size, entries)):
-                if isinstance(found, tuple):
+            for place, image in enumerate(read(number * size, entries)):
+                if isinstance(image, tuple):
                     missing.append(place)
-                    faults.append(found)
+                    faults.append(image)
                 else:
-                    yield found
+                    yield image
                 advance(1)
 
         def again() -> Iterator[Array]:
-            for found in read(number * size, entries):
-                if not isinstance(found, tuple):
-                    yield found
+            for image in read(number * size, entries):
+                if not isinstance(image, tuple):
+                    yield image
 
         path = folder / f"{number:06d}.npy"
         shard = _save(path, content, len(entries), first())
@@ -216,7 +216,7 @@ def _reserve(file: BinaryIO, size: int) -> None:
 
 def _refuse(faults: Faults, written: Written) -> None:
     for kind, what in written.faults:
-        faults.found(kind, what)
+        faults.report(kind, what)
 
 
 class _Journal:
@@ -229,23 +229,23 @@ class _Journal:
 
     def finished(self) -> dict[int, Written]:
         """The shards that are there and whole."""
-        found = {}
-        for written in self._noted():
+        finished = {}
+        for written in self._read_notes():
             path = self.folder / written.shard.file
             if path.exists() and index.sha256(path) == written.shard.sha256:
-                found[written.number] = written
+                finished[written.number] = written
         # Written anew: a line that was cut off must not spoil the next one.
-        lines = [{"plan": self.plan}, *map(asdict, found.values())]
+        lines = [{"plan": self.plan}, *map(asdict, finished.values())]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         _files.write_text(self.path, text)
-        return found
+        return finished
 
     def append(self, written: Written) -> None:
         """Note a shard, after its file is on disk."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(written)) + "\n")
 
-    def _noted(self) -> list[Written]:
+    def _read_notes(self) -> list[Written]:
         if not self.path.exists():
             return []
         text = _files.read_text(self.path, "list of shards", error=DataError)

@@ -22,10 +22,10 @@ class Checked:
 def _elsewhere(first_site: dict[str, str], schema: Schema, path: Path, part: Part) -> list[Fault]:
     """The rows of persons whom another site has too, whatever else is wrong with them;
     ``first_site`` is where each person was seen first."""
-    found: list[Fault] = []
+    faults: list[Fault] = []
     column = schema.person
     if column is None or column not in part.columns:
-        return found
+        return faults
     rows = part.rows.tolist()
     persons = map(canonical, part.columns[column])
     places = part.columns.get(schema.site or "") or [path.stem] * len(rows)
@@ -36,8 +36,8 @@ def _elsewhere(first_site: dict[str, str], schema: Schema, path: Path, part: Par
         first = first_site.setdefault(person, site)
         if first != site:
             expected = f"a person of {site!r} alone, who is at {first!r} too"
-            found.append(Fault(row, column, "two sites", person, expected))
-    return found
+            faults.append(Fault(row, column, "two sites", person, expected))
+    return faults
 
 
 def check(
@@ -51,19 +51,19 @@ def check(
 def _check(
     path: Path, schema: Schema, dialect: Dialect | None, first_site: dict[str, str], labelled: bool
 ) -> Checked:
-    found = Checked(path)
+    checked = Checked(path)
     faults: list[Fault] = []
     of_rows: list[Fault] = []
     for number, part in enumerate(read(path, dialect)):
         if number == 0:
             faults = of_header(schema, part.header, labelled=labelled)
-        _, in_part = encode(schema, part, found.tally, labelled=labelled)
+        _, in_part = encode(schema, part, checked.tally, labelled=labelled)
         of_rows += in_part
         if labelled:
             of_rows += _elsewhere(first_site, schema, path, part)
     known = {fault.column for fault in faults}
-    faults += of_empty_columns(schema, found.tally, known)
+    faults += of_empty_columns(schema, checked.tally, known)
     faults += of_rows
-    found.faults = sorted(faults, key=lambda fault: fault.row)
-    found.tally.add(found.faults)
-    return found
+    checked.faults = sorted(faults, key=lambda fault: fault.row)
+    checked.tally.add(checked.faults)
+    return checked

@@ -103,15 +103,15 @@ class Query:
         rows of the answer, a window over all of them, chance. A join or a subquery that looks at
         other persons is not recognised."""
         statement = _QUOTED.sub(" ", _COMMENTS.sub(" ", _statement(self.query, self.folder)))
-        found = [clause for clause, sign in _COUPLINGS.items() if sign.search(statement)]
+        clauses = [clause for clause, sign in _COUPLINGS.items() if sign.search(statement)]
         if _LIMITS.search(_outermost(statement)):
-            found.append("a limit on the rows")
-        return tuple(found)
+            clauses.append("a limit on the rows")
+        return tuple(clauses)
 
     def answer(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """The names of the columns, and the rows as the database returns them."""
         statement = _statement(self.query, self.folder)
-        with self._connected() as connection:
+        with self._connect() as connection:
             from sqlalchemy import text
 
             answer = connection.execute(text(statement))
@@ -119,7 +119,7 @@ class Query:
             return header, [tuple(row) for row in answer]
 
     @contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def _connect(self) -> Iterator[Any]:
         """A connection that cannot write; every failure in it is a DataError."""
         try:
             import sqlalchemy
@@ -130,7 +130,7 @@ class Query:
                 f"{self}: reading databases needs SQLAlchemy: pip install 'proxyfl[sql]'."
             ) from problem
         secrets: list[str] = []
-        url = _VARIABLE.sub(lambda found: _secret(found[1], secrets), self.url)
+        url = _VARIABLE.sub(lambda match: _secret(match[1], secrets), self.url)
         try:
             address = sqlalchemy.make_url(url)
             backend = address.get_backend_name()

@@ -273,7 +273,7 @@ def _label(seen: Survey, answers: Answers, from_data: bool) -> str:
         lines.append(f"classes = {toml_value(names)}    # in this order: the first is class 0")
         lines += _written(answers.classes)
     else:
-        lines += _proposed_classes(seen, answers, from_data)
+        lines += _propose_classes(seen, answers, from_data)
     if answers.prevalence:
         lines.append(f"prevalence = {toml_value(answers.prevalence)}    # as publicly known")
     else:
@@ -344,8 +344,8 @@ def _answered(columns: Sequence[Column]) -> list[str]:
         if sides is None:
             # what is no yes or no is a fault that names the spelling
             continue
-        yes += _beyond(sides["yes"], YES)
-        no += _beyond(sides["no"], NO)
+        yes += _select_unusual(sides["yes"], YES)
+        no += _select_unusual(sides["no"], NO)
     lines = []
     for side, usual, more in (("yes", YES, yes), ("no", NO, no)):
         if more:
@@ -353,7 +353,7 @@ def _answered(columns: Sequence[Column]) -> list[str]:
     return lines
 
 
-def _proposed_classes(seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+def _propose_classes(seen: Survey, answers: Answers, from_data: bool) -> list[str]:
     texts = [] if answers.label is None else sorted(seen.columns[answers.label].texts)
     told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
@@ -375,14 +375,14 @@ def _written(spellings: Spellings) -> list[str]:
 
 def _column(column: Column, seen: Survey, answers: Answers, from_data: bool) -> str:
     title = f"[columns.{toml_value(column.name)}]"
-    lines = _typed(column, seen, answers, from_data)
+    lines = _set_type(column, seen, answers, from_data)
     absent = seen.absent(column.name)
     if absent and not lines[0].startswith('type = "ignored"'):
         lines.append(f'absent = "missing"    # {", ".join(absent)} has no such column')
     return "\n".join([title, *lines]) + "\n"
 
 
-def _typed(column: Column, seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+def _set_type(column: Column, seen: Survey, answers: Answers, from_data: bool) -> list[str]:
     texts = sorted(column.texts)
     lowered = {text.lower() for text in texts}
     proposed = answers.values.get(column.name)
@@ -397,8 +397,8 @@ def _typed(column: Column, seen: Survey, answers: Answers, from_data: bool) -> l
     if proposed is not None and set(proposed) == {"no", "yes"}:
         return [
             'type = "yes/no"',
-            f"yes = {toml_value((*YES, *_beyond(proposed['yes'], YES)))}",
-            f"no = {toml_value((*NO, *_beyond(proposed['no'], NO)))}",
+            f"yes = {toml_value((*YES, *_select_unusual(proposed['yes'], YES)))}",
+            f"no = {toml_value((*NO, *_select_unusual(proposed['no'], NO)))}",
             *_gapless(column, seen, from_data),
         ]
     if proposed is not None:
@@ -421,7 +421,7 @@ def _typed(column: Column, seen: Survey, answers: Answers, from_data: bool) -> l
     return [f'type = "ignored"    # more than {MANY} different texts']
 
 
-def _beyond(texts: Sequence[str], usual: Sequence[str]) -> list[str]:
+def _select_unusual(texts: Sequence[str], usual: Sequence[str]) -> list[str]:
     """The spellings that are not usual anyway, in small letters, each once."""
     lowered = dict.fromkeys(text.lower() for text in texts)
     return [text for text in lowered if text not in usual]

@@ -98,7 +98,7 @@ def encode(
     tally.rows += len(part.rows) + len(part.ragged)
     tally.skipped += len(part.ragged)
     tally.skipped += int(reader.bad.sum())
-    faults = _ragged(part) + reader.faults
+    faults = _report_ragged(part) + reader.faults
     return kept, sorted(faults, key=lambda fault: fault.row)
 
 
@@ -123,7 +123,7 @@ class _Reader:
             elif column.type == "yes/no":
                 blocks.append(self._yes_no(name, column))
             else:
-                blocks.append(self._measured(name, column))
+                blocks.append(self._measure(name, column))
         return np.concatenate(blocks, axis=1)
 
     def _texts(self, name: str) -> Sequence[str]:
@@ -146,7 +146,7 @@ class _Reader:
         self._report(name, kind, mask, expected)
         values[mask] = np.nan
 
-    def _measured(self, name: str, column: Column) -> Features:
+    def _measure(self, name: str, column: Column) -> Features:
         read = self._numbers if column.type == "number" else self._interval
         values = read(name, column)
         known = np.isfinite(values)
@@ -178,8 +178,8 @@ class _Reader:
         else:
             ends = self.dates(until)
         days = ends - self.dates(name)
-        found: Floats = days / DAYS[column.unit or "years"]
-        return found
+        interval: Floats = days / DAYS[column.unit or "years"]
+        return interval
 
     def dates(self, name: str) -> Floats:
         """A column's dates as days since the year 1."""
@@ -362,9 +362,9 @@ def _date(text: str, formats: Sequence[str]) -> float:
     return UNREADABLE
 
 
-def _ragged(part: Part) -> list[Fault]:
+def _report_ragged(part: Part) -> list[Fault]:
     expected = f"{len(part.header)} fields"
     faults = []
-    for row, found in part.ragged:
-        faults.append(Fault(row, "", "fields", f"{found} fields", expected))
+    for row, fields in part.ragged:
+        faults.append(Fault(row, "", "fields", f"{fields} fields", expected))
     return faults

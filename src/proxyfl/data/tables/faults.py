@@ -80,9 +80,9 @@ class Tally:
             if self.faults[key] <= SHOWN:
                 self.examples.append(fault)
 
-    def listed(self) -> str:
+    def summarise(self) -> str:
         """A line for each kind of fault and column: the count, the kind, examples."""
-        found = ""
+        lines = ""
         for (kind, column), count in self.faults.items():
             shown = []
             for fault in self.examples:
@@ -90,17 +90,17 @@ class Tally:
                     shown.append(str(fault))
             if count > len(shown):
                 shown.append(f"and {count - len(shown)} more")
-            found += f"\n  {count} x {kind} ({KINDS[kind]}): {'; '.join(shown)}"
-        return found
+            lines += f"\n  {count} x {kind} ({KINDS[kind]}): {'; '.join(shown)}"
+        return lines
 
     def notes(self) -> list[str]:
         """The changes made by the schema's own rules, in words."""
         changes = {"clipped to its range": self.clipped, "taken as other": self.others}
-        found = []
+        notes = []
         for verb, counts in changes.items():
             for column, count in counts.items():
-                found.append(f"{column}: {count} of {self.rows} values {verb}")
-        return found
+                notes.append(f"{column}: {count} of {self.rows} values {verb}")
+        return notes
 
     def counts(self) -> list[str]:
         """How many faults of each kind and column there are, without a value of any row."""
@@ -113,7 +113,7 @@ class Tally:
         total = sum(self.faults.values())
         faults = "faults" if total > 1 else "fault"
         raise DataError(
-            f"{where}: {total} {faults} by the schema.{self.listed()}\n"
+            f"{where}: {total} {faults} by the schema.{self.summarise()}\n"
             'Mend the file or the schema, or leave such rows out with data.faults = "skip". '
             "To list every fault, run: "
             f"{command('schema', 'check', where, '--schema', 'SCHEMA.toml')}"
@@ -139,8 +139,8 @@ def of_header(schema: Schema, header: Sequence[str], *, labelled: bool = True) -
         needed += schema.roles
     for name in needed:
         if name not in header:
-            found = "no such column"
-            faults.append(_of_column(name, "absent column", found, "this column"))
+            value = "no such column"
+            faults.append(_of_column(name, "absent column", value, "this column"))
     return faults
 
 
@@ -155,5 +155,5 @@ def of_empty_columns(schema: Schema, tally: Tally, known: Set[str]) -> list[Faul
     return faults
 
 
-def _of_column(name: str, kind: str, found: str, expected: str) -> Fault:
-    return Fault(HEADER, name, kind, found, expected)
+def _of_column(name: str, kind: str, value: str, expected: str) -> Fault:
+    return Fault(HEADER, name, kind, value, expected)

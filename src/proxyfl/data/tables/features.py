@@ -38,9 +38,9 @@ def published_score(schema: Schema) -> tuple[float, ...]:
     if start is None:
         return ()
     if len(schema.label.classes) != 2:
-        found = len(schema.label.classes) or f"the task {schema.label.task}"
+        classes = len(schema.label.classes) or f"the task {schema.label.task}"
         raise ConfigError(
-            f"A published score needs two classes, and {schema.name!r} has {found}. Take [start] "
+            f"A published score needs two classes, and {schema.name!r} has {classes}. Take [start] "
             "out of the schema."
         )
     names = feature_names(schema)
@@ -79,16 +79,16 @@ def _ramp(schema: Schema, feature: str) -> float:
 def possible(values: Floats, column: Column) -> Mask:
     """The values that can be: those within ``limits`` that are no slip of units."""
     least, most = limits(column)
-    found: Mask = (values >= least) & (values <= most)
+    mask: Mask = (values >= least) & (values <= most)
     if column.possible:
-        return found
+        return mask
     low, high = column.range
     for factor in SLIPS:
         if high < factor * low:  # else the two units cannot be told apart
             larger = values * factor
             would_fit = (larger >= low) & (larger <= high)
-            found &= ~((values < low) & would_fit)
-    return found
+            mask &= ~((values < low) & would_fit)
+    return mask
 
 
 def limits(column: Column) -> tuple[float, float]:

@@ -17,7 +17,7 @@ import torch
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
 from proxyfl.data.holdout import Key, seeded_key
-from proxyfl.data.labels import encoded
+from proxyfl.data.labels import encode_labels
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.databases import Query
 from proxyfl.data.tables.loading import load_tables
@@ -93,7 +93,7 @@ def from_table(
     frame = as_frame(table)
     if names and not classes:
         # numbers that stand for names; a missing one (-1) is refused below as an unknown class
-        frame = frame.assign(**{label: [_named(code, names) for code in frame[label]]})
+        frame = frame.assign(**{label: [_name(code, names) for code in frame[label]]})
         asked = Asked(label, site, names, faults, test_fraction, seed, key)
     return of_frame(Path(name), frame, asked)
 
@@ -111,7 +111,7 @@ def _as_float(value: Any) -> Any:
     return float(value) if isinstance(value, decimal.Decimal) else value
 
 
-def _named(code: Any, names: Sequence[str]) -> str:
+def _name(code: Any, names: Sequence[str]) -> str:
     return names[code] if isinstance(code, int) and 0 <= code < len(names) else str(code)
 
 
@@ -157,12 +157,12 @@ def _of_images(table: Any, pictures: Sequence[str], asked: Asked, name: str) -> 
         stack.append(array)
     names = asked.classes or _class_names(table, asked.label)
     codes = list(table[asked.label])
-    labels = np.array([_named(code, names) for code in codes] if names else codes)
-    y, class_names = encoded(f"{name}, column {asked.label!r}", labels, names)
+    labels = np.array([_name(code, names) for code in codes] if names else codes)
+    y, class_names = encode_labels(f"{name}, column {asked.label!r}", labels, names)
     sites, site_names = None, ()
     if asked.site is not None:
         where = f"{name}, column {asked.site!r}"
-        sites, site_names = encoded(where, np.array(table[asked.site]))  # type: ignore[assignment]
+        sites, site_names = encode_labels(where, np.array(table[asked.site]))  # type: ignore[assignment]
     x = pixels(np.stack(stack)) if stack else torch.zeros(0)
     return hold_out(
         name,

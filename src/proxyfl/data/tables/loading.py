@@ -53,8 +53,8 @@ class Numbers:
     def of(self, names: Iterable[str]) -> Codes:
         """The number of each name."""
         known = self.known
-        found = [known.setdefault(name, len(known)) for name in names]
-        return np.array(found, dtype=np.int64)
+        numbers = [known.setdefault(name, len(known)) for name in names]
+        return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Table:
         """Notes for the user about how the file was read. A run keeps them, so they have counts and
         no value of any row."""
         tally = self.tally
-        found = tally.notes()
+        notes = tally.notes()
         if tally.faults:
             faults = "; ".join(tally.counts())
             left_out = f"{tally.skipped} of {tally.rows} rows left out"
-            found.append(f"{left_out}; faults: {faults}")
-        return [f"{self.path.name}: {note}" for note in found]
+            notes.append(f"{left_out}; faults: {faults}")
+        return [f"{self.path.name}: {note}" for note in notes]
 
 
 def load_tables(
@@ -139,13 +139,13 @@ def load_tables(
         tables.append(table)
         notes += table.notes
     trains = sum(map(len, tables[: len(files)]))
-    rows = _gathered(tables, trains, scratch, names)
+    rows = _gather(tables, trains, scratch, names)
     skipped, why = _in_two_places(rows, schema, "refuse" if per_record else faults)
     notes += why
     if tests:
         is_test = rows.held
     elif by_place is not None:
-        is_test = _published(rows, test_fraction, by_place)
+        is_test = _divide_published(rows, test_fraction, by_place)
     else:
         is_test = _held_out(rows, test_fraction, key())
     training = np.flatnonzero(~is_test & ~skipped)
@@ -174,12 +174,12 @@ def read_file(
     skipped."""
     tally = Tally()
     columns: list[tuple[Targets, ...]] = []
-    found: list[Fault] = []
+    of_columns: list[Fault] = []
     for part in read(path, dialect, header=header):
         if not columns:
-            found = of_header(schema, part.header)
-            tally.add(found)
-            _refuse_whatever(path, found)
+            of_columns = of_header(schema, part.header)
+            tally.add(of_columns)
+            _refuse_whatever(path, of_columns)
         encoded, in_rows = encode(schema, part, tally)
         tally.add(in_rows)
         _refuse_whatever(path, in_rows)
@@ -188,7 +188,7 @@ def read_file(
         of_sites = names.sites.of(sites)
         of_persons = names.persons.of(encoded.person)
         columns.append((encoded.y, of_sites, of_persons, encoded.rows))
-    known = {fault.column for fault in found}
+    known = {fault.column for fault in of_columns}
     tally.add(of_empty_columns(schema, tally, known))
     if faults == "refuse":
         tally.refuse(str(path))
@@ -229,7 +229,7 @@ class _Rows:
         raise IndexError(i)
 
 
-def _gathered(tables: Sequence[Table], training: int, scratch: Scratch, names: Names) -> _Rows:
+def _gather(tables: Sequence[Table], training: int, scratch: Scratch, names: Names) -> _Rows:
     y = np.concatenate([table.y for table in tables])
     site = np.concatenate([table.site for table in tables])
     person = np.concatenate([table.person for table in tables])
@@ -259,14 +259,14 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> tuple[Mask, list
     of_tested = np.isin(rows.person, rows.person[rows.held])
     tested = of_tested & ~rows.held
     notes = []
-    for kind, found in (("two sites", elsewhere), ("two parts", tested)):
-        if not found.any():
+    for kind, at_fault in (("two sites", elsewhere), ("two parts", tested)):
+        if not at_fault.any():
             continue
-        what = f"{int(found.sum())} x {kind} ({KINDS[kind]})"
+        what = f"{int(at_fault.sum())} x {kind} ({KINDS[kind]})"
         if faults == "refuse":
-            first = np.flatnonzero(found)[:SHOWN].tolist()
+            first = np.flatnonzero(at_fault)[:SHOWN].tolist()
             places = ", ".join(rows.place(i) for i in first)
-            more = ", ..." if found.sum() > SHOWN else ""
+            more = ", ..." if at_fault.sum() > SHOWN else ""
             raise DataError(
                 f"{schema.name}: {what}: {places}{more}. Decide to "
                 'whom such a person belongs, or leave these rows out with data.faults = "skip".'
@@ -283,7 +283,7 @@ def _held_out(rows: _Rows, share: float, key: bytes) -> Mask:
     return holdout.held_out(holdout.fingerprints(every), share, key)
 
 
-def _published(rows: _Rows, share: float, seed: int) -> Mask:
+def _divide_published(rows: _Rows, share: float, seed: int) -> Mask:
     """The rows in the test part of published files: of each file's persons a ``share``, by place.
 
     A site has at least one person in each part; a site of one person trains."""
@@ -388,8 +388,8 @@ def _check_files(files: Sequence[Path | Tabular], tests: Sequence[Path | Tabular
         raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
 
 
-def _refuse_whatever(path: Path | Tabular, found: Sequence[Fault]) -> None:
+def _refuse_whatever(path: Path | Tabular, faults: Sequence[Fault]) -> None:
     """Refuse the faults after which nobody knows what is meant, whatever the choice."""
     tally = Tally()
-    tally.add(fault for fault in found if fault.kind in NEVER_SKIPPED)
+    tally.add(fault for fault in faults if fault.kind in NEVER_SKIPPED)
     tally.refuse(str(path))

@@ -16,7 +16,7 @@ import torch
 from proxyfl._command import command
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory
-from proxyfl.data.labels import encoded
+from proxyfl.data.labels import encode_labels
 from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import MISSING
 from proxyfl.errors import DataError
@@ -67,12 +67,12 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     def place(index: int) -> str:
         return f"in row {_spreadsheet_row(frame, index)}"
 
-    y, names = encoded(f"{path}, column {label!r}", labels, asked.classes, place=place)
+    y, names = encode_labels(f"{path}, column {label!r}", labels, asked.classes, place=place)
     sites = None
     site_names: tuple[str, ...] = ()
     if site:
         where = f"{path}, column {site!r}"
-        sites, site_names = encoded(where, frame[site].to_numpy(), place=place)
+        sites, site_names = encode_labels(where, frame[site].to_numpy(), place=place)
     # Through 64 bits, whatever a column's type: one fraction among whole numbers changes the type,
     # and must not change how a large number is rounded.
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float64).astype(np.float32))
@@ -229,12 +229,12 @@ def _of_csv(path: Path, dialect: Dialect | None) -> Any:
         rows += part.rows.tolist()
         for name, cells in part.columns.items():
             columns.setdefault(name, []).extend(cells)
-    frame = pd.DataFrame({name: _typed(cells, decimal) for name, cells in columns.items()})
+    frame = pd.DataFrame({name: _convert(cells, decimal) for name, cells in columns.items()})
     frame.attrs["rows"] = rows
     return frame
 
 
-def _typed(cells: Sequence[str], decimal: str) -> Any:
+def _convert(cells: Sequence[str], decimal: str) -> Any:
     """Numbers, or true and false, where all cells are; else texts. A missing value is NaN."""
     import pandas as pd
 

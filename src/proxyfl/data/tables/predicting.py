@@ -55,7 +55,7 @@ def by_schema(path: Path, text: str, *, ids: str | None = None) -> NamedRows:
         else:
             names += part.columns[column]
     if tally.faults:
-        raise DataError(f"{path}: does not fit the model's schema.{tally.listed()}")
+        raise DataError(f"{path}: does not fit the model's schema.{tally.summarise()}")
     x = np.concatenate(blocks)
     if not len(x):
         raise DataError(f"{path}: expected rows to predict from, got none.")

@@ -95,19 +95,19 @@ class Tabular(Protocol):
 def find(source: str | Sequence[str]) -> list[Path]:
     """The files that ``source`` names, in order: patterns such as sites/*.csv stand for the files
     that match, sorted by name."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for text in [source] if isinstance(source, str) else source:
         path = Path(text).expanduser()
         if not any(sign in text for sign in "*?["):
-            found.append(path)
+            paths.append(path)
             continue
         anchor = Path(path.anchor or ".")
         pattern = str(path.relative_to(anchor)) if path.anchor else str(path)
         matching = sorted(filter(Path.is_file, anchor.glob(pattern)))
         if not matching:
             raise DataError(f"{text}: no file matches (looked from {Path.cwd()}). Check the name.")
-        found += matching
-    return found
+        paths += matching
+    return paths
 
 
 def read(
@@ -141,12 +141,12 @@ def recognise(path: Path, asked: Dialect) -> Dialect:
     encoding = asked.encoding
     if encoding == "auto":
         encoding = _encoding(path)
-    found = replace(asked, encoding=encoding)
-    if found.separator == "auto":
-        found = replace(found, separator=_separator(path, encoding))
-    if found.decimal == "auto":
-        found = replace(found, decimal=_decimal(path, found))
-    return found
+    dialect = replace(asked, encoding=encoding)
+    if dialect.separator == "auto":
+        dialect = replace(dialect, separator=_separator(path, encoding))
+    if dialect.decimal == "auto":
+        dialect = replace(dialect, decimal=_decimal(path, dialect))
+    return dialect
 
 
 def _encoding(path: Path) -> str:
@@ -213,14 +213,14 @@ def _decimal(path: Path, dialect: Dialect) -> str:
 
 
 def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
-    with _opened(path, encoding) as file:
+    with _open(path, encoding) as file:
         rows = _rows(path, file, separator)
         return [row for row in itertools.islice(rows, _SAMPLE) if row]
 
 
 def _csv(path: Path, dialect: Dialect, header: tuple[str, ...], size: int) -> Iterator[Part]:
     decimal = DECIMALS[dialect.decimal]
-    with _opened(path, dialect.encoding) as file:
+    with _open(path, dialect.encoding) as file:
         rows = _rows(path, file, SEPARATORS[dialect.separator])
         first = 1
         if not header:
@@ -272,7 +272,7 @@ def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]
         ) from problem
 
 
-def _opened(path: Path, encoding: str) -> io.TextIOWrapper:
+def _open(path: Path, encoding: str) -> io.TextIOWrapper:
     try:
         return path.open(encoding=encoding, newline="")
     except OSError as problem:

@@ -346,11 +346,11 @@ class Schema:
     @property
     def features(self) -> dict[str, Column]:
         """The columns that models see, in order."""
-        found = {}
+        features = {}
         for name, column in self.columns.items():
             if column.is_feature:
-                found[name] = column
-        return found
+                features[name] = column
+        return features
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -418,11 +418,11 @@ def as_table(names: Sequence[str], written: Written) -> dict[str, tuple[str, ...
 
 def codes_of(names: Sequence[str], written: Written) -> dict[str, int]:
     """Spelling -> the place of the name that it means. A name means itself, too."""
-    found = {canonical(name): code for code, name in enumerate(names)}
+    codes = {canonical(name): code for code, name in enumerate(names)}
     for code, texts in enumerate(as_table(names, written).values()):
         for text in texts:
-            found[canonical(text)] = code
-    return found
+            codes[canonical(text)] = code
+    return codes
 
 
 def is_ambiguous(names: Sequence[str], written: Written) -> bool:

@@ -47,14 +47,14 @@ def groups_of(
     assert x.shape[1] == len(feature_names(schema))
     missing = block[:, -1] > 0.5 if column.indicator else np.zeros(len(x), dtype=bool)
     if column.is_measured and column.encoding != "bins":
-        found = _bands(name, column, block[:, 0], missing, cuts)
+        groups = _bands(name, column, block[:, 0], missing, cuts)
     else:
         if cuts:
             raise ConfigError(
                 f"--bands is for columns of numbers, and {name!r} is {_kind(column)}. Leave it out."
             )
-        found = _values(column, block)
-    return ["missing" if gone else group for gone, group in zip(missing, found, strict=True)]
+        groups = _values(column, block)
+    return ["missing" if gone else group for gone, group in zip(missing, groups, strict=True)]
 
 
 def takes_bands(column: Column) -> bool:
