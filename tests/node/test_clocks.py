@@ -186,7 +186,7 @@ def test_node_certificate_signs_a_bad_identity_again(
     assert "Send the new card" in capsys.readouterr().out
     assert (tmp_path / "north" / "north.card.toml").read_text() != before
     assert main(["node", "certificate", place]) == 0
-    assert "Peers need no word" in capsys.readouterr().out
+    assert "The card is the same" in capsys.readouterr().out
 
 
 def test_preflight_warns_when_this_sites_records_are_from_the_future(

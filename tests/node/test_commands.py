@@ -88,7 +88,7 @@ def test_renewal_and_signing_requests(tmp_path: Path, capsys: pytest.CaptureFixt
     """`node certificate` renews, or prints a request for the institution's own authority."""
     place = str(tmp_path / "north")
     printed(capsys, "node", "init", place)
-    assert "Peers need no word" in printed(capsys, "node", "certificate", place)
+    assert "The card is the same" in printed(capsys, "node", "certificate", place)
     request = printed(capsys, "node", "certificate", place, "--request")
     assert request.startswith("-----BEGIN CERTIFICATE REQUEST-----")
 

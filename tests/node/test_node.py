@@ -1,5 +1,6 @@
 """Whole sites on loopback: they train together, survive what happens, and leave in order."""
 
+import json
 import shutil
 import signal
 import time
@@ -257,6 +258,23 @@ def test_rejoin_says_first_what_it_charges_for_a_round(
     assert f"noise multiplier {noise:g} (site.toml)" in said
     assert f"put its settings into {north / sites.FILE}" in said
     assert said.index("noise multiplier") < said.index("asks its peers")
+
+
+def test_rejoin_prints_json_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json stdout has where the site continues, and what it says on the way is on stderr."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=3, template=quick(patience=PATIENCE))
+    answer = supervisor.Rejoined(1, charged=2, debt=0.25, silent=("south",))
+    monkeypatch.setattr(supervisor.Node, "begin_again", lambda *_: answer)
+    assert main(["node", "rejoin", str(layout.sites[0]), "--json"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["round"] == 2
+    assert document["charged_rounds"] == 2
+    assert document["weight_owed"] == 0.25
+    assert document["not_reached"] == ["south"]
+    assert "asks its peers" in printed.err
 
 
 def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:

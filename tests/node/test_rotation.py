@@ -409,7 +409,7 @@ def test_the_commands_of_a_key_change(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["node", "card", str(north)]) == 0
     assert read_card(_written(tmp_path, capsys))[0] == card
     assert main(["node", "certificate", str(north)]) == 0
-    assert "Peers need no word" in capsys.readouterr().out
+    assert "The card is the same" in capsys.readouterr().out
 
 
 def _written(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:

@@ -1,5 +1,6 @@
 """Stops: by a signal, on request, by a failure; what each leaves behind, and its exit code."""
 
+import json
 import os
 import re
 import signal
@@ -216,7 +217,7 @@ def test_stopping_a_site_that_does_not_run_changes_nothing(
     layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick(patience=PATIENCE))
     before = sorted(layout.sites[0].iterdir())
     assert main(["node", "stop", str(layout.sites[0])]) == 0
-    assert "north does not run: there is nothing to stop" in capsys.readouterr().out
+    assert "north is not running. Nothing was stopped" in capsys.readouterr().out
     assert sorted(layout.sites[0].iterdir()) == before
     # what an earlier release, or a run that was killed, may have left
     (layout.sites[0] / STOP_FILE).write_text("")
@@ -255,9 +256,19 @@ def test_leaving_while_the_site_does_not_run_is_done_now(
     layout = trial.lay_out(tmp_path, sites=2, rounds=9, template=quick(patience=0.2))
     assert main(["node", "leave", str(layout.sites[0])]) == 0
     out = capsys.readouterr().out
-    assert "does not run: it is started now" in out
+    assert "is not running. It starts now" in out
     assert "keeps a weight of 1" in out
     assert charges(layout.sites[0]) == 0
+
+
+def test_leaving_prints_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json stdout has one document, and the lines of the site that was started go to
+    stderr."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=9, template=quick(patience=0.2))
+    assert main(["node", "leave", str(layout.sites[0]), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"site": "north", "was_running": False, "left": True}
+    assert "keeps a weight of 1" in printed.err
 
 
 def test_a_request_to_leave_that_cannot_be_met_does_not_wait_for_the_next_run(

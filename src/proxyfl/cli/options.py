@@ -153,6 +153,14 @@ def show_examples(parser: argparse.ArgumentParser) -> None:
             action.epilog = "\n\n".join(filter(None, [shown, action.epilog]))
 
 
+def print_answer(args: argparse.Namespace, document: Document, text: str) -> None:
+    """Print what a command did: the document if ``--json`` asks for it, else the text."""
+    if args.json:
+        print_json(document)
+    else:
+        print(text)
+
+
 def print_json(document: Any, *, indent: int | None = 2) -> None:
     """Print what ``--json`` asks for; what is infinite becomes null."""
     print(json.dumps(finite(document), indent=indent), flush=True)

@@ -1,5 +1,6 @@
 """Slides with contours become a store of labelled patches; what is wrong is named."""
 
+import json
 import os
 import shutil
 import signal
@@ -53,6 +54,17 @@ def extract(root: Path, out: Path, *more: str) -> int:
     """The command, for small patches."""
     words = ["slides", "extract", str(root), "--size", "64", "--out", str(out)]
     return main([*words, "--workers", "2", *more])
+
+
+def test_the_result_as_json(
+    cohort: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json the command prints what the store holds as one document."""
+    assert extract(cohort, tmp_path / "store", "--skip", "short", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["examples"] == len(entries(tmp_path / "store"))
+    assert document["shape"] == [3, 64, 64]
+    assert Path(document["sheet"]).exists()
 
 
 def entries(store: Path) -> list[index.Entry]:

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from proxyfl import _settings
 from proxyfl._terminal.spinner import spinner
-from proxyfl.cli.options import COLUMNS, Document, flag, option, repeatable
+from proxyfl.cli.options import COLUMNS, JSON, Document, flag, option, print_json, repeatable
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import ModelError
 
@@ -42,6 +42,7 @@ OPTIONS = (
     *COLUMNS,
     option("--data-dir DIR", "where named datasets lie"),
     flag("--offline", "fetch nothing from a publisher"),
+    JSON,
 )
 
 
@@ -66,6 +67,10 @@ def execute(args: argparse.Namespace) -> int:
     with spinner(f"embedding {total} images", total=total) as advance:
         head = embed(dataset, args.out, args.model, options, weights=args.weights, advance=advance)
     features = head.content.shape[0]
+    if args.json:
+        document = {"store": str(args.out), "features": features, "images": total}
+        print_json({**document, "made": head.content.made, "skipped": head.skipped})
+        return 0
     Console(soft_wrap=True).print(
         f"[bold]{escape(str(args.out))}[/bold]: {features:,} features of each of {total:,} images "
         f"by {escape(args.model)}. Use it with data.source={escape(str(args.out))}"

@@ -259,7 +259,7 @@ def new(args: Namespace) -> int:
     write_first(args)
     code = show(args)
     text = _least_size(manifest.read(args.folder))
-    if text:
+    if text and not args.json:
         Console(highlight=False, markup=False).print(text, soft_wrap=True)
     return code
 
@@ -320,7 +320,7 @@ def replace_card(args: Namespace) -> int:
 def show(args: Namespace) -> int:
     """Print what a manifest says."""
     agreed = manifest.read(args.folder)
-    if getattr(args, "json", False):
+    if args.json:
         code = code_names(agreed)
         print_json({**dataclasses.asdict(agreed), "hash": agreed.digest, "code": code})
         return 0
@@ -574,7 +574,7 @@ def _number(value: float | None) -> str:
 
 
 ACTIONS = (
-    Action("new", "collect cards into a manifest", (*TERMS,), new),
+    Action("new", "collect cards into a manifest", (*TERMS, JSON), new),
     Action(
         "add",
         "a new version of the manifest, with a site added",
@@ -583,19 +583,20 @@ ACTIONS = (
             option("cards CARD", "the sites' cards", Path, nargs="+"),
             option("--from-round", "the site's first round", int, 0),
             KIND,
+            JSON,
         ),
         add,
     ),
     Action(
         "remove",
         "a new version of the manifest, without a site",
-        (FOLDER, option("names NAME", "the sites' names", nargs="+"), *LOWER),
+        (FOLDER, option("names NAME", "the sites' names", nargs="+"), *LOWER, JSON),
         remove,
     ),
     Action(
         "replace-card",
         "a new version of the manifest, with a member's new card: its key or address has changed",
-        (FOLDER, option("cards CARD", "the members' new cards", Path, nargs="+")),
+        (FOLDER, option("cards CARD", "the members' new cards", Path, nargs="+"), JSON),
         replace_card,
     ),
     Action("show", "what a manifest says", (FOLDER, JSON), show),

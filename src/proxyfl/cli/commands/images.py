@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl._terminal.spinner import spinner
-from proxyfl.cli.options import Option, option, repeatable
+from proxyfl.cli.options import JSON, Option, option, print_json, repeatable
 from proxyfl.errors import DataError
 from proxyfl.machine import physical_cores
 
@@ -56,6 +56,7 @@ WRITING = (
     ),
     option("--workers N", "threads (default: one for each core)", int),
     option("--out STORE", "the store to write", Path, required=True),
+    JSON,
 )
 
 OPTIONS = (
@@ -102,7 +103,7 @@ def execute(args: Namespace) -> int:
             workers=workers(args),
             advance=advance,
         )
-    show(args.out, head, faults)
+    show(args, head, faults)
     return 0
 
 
@@ -130,12 +131,26 @@ def workers(args: Namespace) -> int:
     return args.workers or physical_cores()
 
 
-def show(out: Path, head: "Head", faults: "Faults") -> None:
-    """Say what a store holds, what was left out, and where to look."""
+def show(args: Namespace, head: "Head", faults: "Faults") -> None:
+    """Print what the store holds, what was left out, and where to look."""
     from proxyfl.data.images.sheet import NAME
 
-    console = Console(soft_wrap=True, highlight=False)
+    out: Path = args.out
     total = sum(shard.examples for shard in head.shards)
+    if args.json:
+        document = {
+            "store": str(out),
+            "examples": total,
+            "shape": list(head.content.shape),
+            "classes": list(head.content.classes),
+            "shards": len(head.shards),
+            "bytes": total * head.content.row_bytes,
+            "skipped": faults.counts,
+            "sheet": str(out / NAME),
+        }
+        print_json(document)
+        return
+    console = Console(soft_wrap=True, highlight=False)
     shape = "x".join(map(str, head.content.shape))
     size = total * head.content.row_bytes / 2**20
     console.print(

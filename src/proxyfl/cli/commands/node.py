@@ -6,6 +6,7 @@ Actions that train import what trains, which takes seconds.
 import contextlib
 import dataclasses
 import datetime
+import sys
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -17,7 +18,17 @@ from proxyfl._command import command
 from proxyfl._files import write_text
 from proxyfl._validate import whole
 from proxyfl.cli.commands.federation import read_card
-from proxyfl.cli.options import JSON, Action, Document, Execute, Option, flag, option, print_json
+from proxyfl.cli.options import (
+    JSON,
+    Action,
+    Document,
+    Execute,
+    Option,
+    flag,
+    option,
+    print_answer,
+    print_json,
+)
 from proxyfl.cli.signals import StopSignals
 from proxyfl.errors import ConfigError, InputError, PrivacyError, ProxyFLError, RunError
 from proxyfl.node.exchange import store
@@ -27,7 +38,7 @@ from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exits import STOPPED_BY_PEER, End, StopRequested, describe, exit_code
 from proxyfl.node.members import holdout, manifest, roster, site
 from proxyfl.node.members.identity import Identity, card_file, card_text, check_address, spoken
-from proxyfl.node.members.trust import describe_code
+from proxyfl.node.members.trust import code_names, describe_code
 from proxyfl.node.observe import status as statuses
 from proxyfl.node.observe.lines import FORMATS, Attention, Lines
 from proxyfl.node.observe.status import StatusServer
@@ -103,12 +114,23 @@ def init(args: Namespace) -> int:
     write_text(args.folder / site.FILE, site.to_toml(settings))
     card_path = args.folder / card_file(name)
     _write_card(card_path, identity, args.address)
-    console = Console(highlight=False)
-    console.print(f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card.")
-    console.print(_describe_declared(settings.privacy), soft_wrap=True, markup=False)
-    console.print(f"Send the card {card_path} to the keeper of the manifest.")
-    console.print("Compare this fingerprint by telephone:")
-    console.print(f"  {spoken(identity.fingerprint)}")
+    document = {
+        "site": name,
+        "folder": str(args.folder),
+        "settings": str(args.folder / site.FILE),
+        "card": str(card_path),
+        "fingerprint": identity.fingerprint,
+        "budget": settings.privacy.budget,
+        "delta": settings.privacy.delta,
+        "examples": settings.privacy.examples,
+    }
+    text = (
+        f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card.\n"
+        f"{_describe_declared(settings.privacy)}\n"
+        f"Send the card {card_path} to the keeper of the manifest.\n"
+        f"Compare this fingerprint by telephone:\n  {spoken(identity.fingerprint)}"
+    )
+    print_answer(args, document, text)
     return 0
 
 
@@ -124,8 +146,11 @@ def card(args: Namespace) -> int:
             f"No card {path}: this folder has no keys yet. To make a site with its keys, run: "
             f"{command('node', 'init', 'NAME')}"
         )
-    read_card(path)
-    print(path.read_text(), end="")
+    own = read_card(path)
+    if args.json:
+        print_json({**dataclasses.asdict(own), "fingerprint": own.fingerprint})
+    else:
+        print(path.read_text(), end="")
     return 0
 
 
@@ -135,7 +160,13 @@ def rotate_key(args: Namespace) -> int:
     identity = Identity(folder, settings.name)
     waiting = identity.rotate(_address(folder, settings.name))
     path = waiting.folder / card_file(settings.name)
-    print(
+    document = {
+        "site": settings.name,
+        "folder": str(waiting.folder),
+        "card": str(path),
+        "fingerprint": waiting.fingerprint,
+    }
+    text = (
         f"A new key waits in {waiting.folder}; {settings.name} uses its present key until it has "
         "accepted a manifest that lists the new one.\n"
         f"Send this card to the keeper of the manifest: {path}\n"
@@ -144,6 +175,7 @@ def rotate_key(args: Namespace) -> int:
         "The present key has signed the card, so nobody needs to compare fingerprints. The new "
         f"key's:\n  {spoken(waiting.fingerprint)}"
     )
+    print_answer(args, document, text)
     return 0
 
 
@@ -153,7 +185,8 @@ def certificate(args: Namespace) -> int:
     present = Identity(folder, settings.name)
     identity = _waiting(folder, present) if args.next else present
     if args.request:
-        print(identity.signing_request().decode(), end="")
+        request = identity.signing_request().decode()
+        print_answer(args, {"site": settings.name, "request": request}, request.rstrip("\n"))
         return 0
     if args.install is None:
         identity.renew()
@@ -167,11 +200,19 @@ def certificate(args: Namespace) -> int:
         _write_card(path, identity, read_card(path).address if path.exists() else "")
     elif args.install is not None:
         write_text(path, card_text(present.endorse(identity, read_card(path).address)))
-    print(f"The TLS certificate is valid until {identity.expires():%Y-%m-%d}.")
-    if path.read_bytes() == before:
-        print("Peers need no word.")
+    changed = path.read_bytes() != before
+    document = {
+        "site": settings.name,
+        "expires": f"{identity.expires():%Y-%m-%d}",
+        "card": str(path),
+        "card_changed": changed,
+    }
+    text = f"The TLS certificate is valid until {document['expires']}.\n"
+    if changed:
+        text += f"Send the new card to the keeper of the manifest: {path}"
     else:
-        print(f"Send the new card to the keeper of the manifest: {path}")
+        text += "The card is the same: there is nothing to send to the peers."
+    print_answer(args, document, text)
     return 0
 
 
@@ -180,21 +221,36 @@ def accept(args: Namespace) -> int:
     settings, folder = site.read(args.folder)
     agreed = manifest.read(args.manifest)
     described = describe_code(agreed)
-    if described:
+    if described and not args.json:
         print(described, flush=True)
     identity = Identity(folder, settings.name)
     changed = roster.find_changed_keys(folder, agreed)
     roster.accept(folder, identity, agreed, settings.trust)
-    for name in changed:
-        print(f"{name} has a new key, which its old key signed for. The old one is refused now.")
-    print(
+    lines = [
+        f"{name} has a new key, which its old key signed for. The old one is refused now."
+        for name in changed
+    ]
+    lines += [
         f"{settings.name} accepts version {agreed.version} of {agreed.name!r} with "
-        f"{len(agreed.members)} members.\nhash {agreed.digest}"
-    )
-    if identity.take(agreed.member(settings.name).public_key):
-        print(_move_key(folder, identity))
-    for note in manifest.notes(agreed):
-        print(f"note: {note}")
+        f"{len(agreed.members)} members.",
+        f"hash {agreed.digest}",
+    ]
+    has_new_key = identity.take(agreed.member(settings.name).public_key)
+    if has_new_key:
+        lines.append(_move_key(folder, identity))
+    notes = list(manifest.notes(agreed))
+    document = {
+        "site": settings.name,
+        "federation": agreed.name,
+        "version": agreed.version,
+        "hash": agreed.digest,
+        "members": [member.name for member in agreed.members],
+        "changed_keys": list(changed),
+        "own_key_changed": has_new_key,
+        "code": code_names(agreed),
+        "notes": notes,
+    }
+    print_answer(args, document, "\n".join([*lines, *(f"note: {note}" for note in notes)]))
     return 0
 
 
@@ -261,10 +317,11 @@ def status(args: Namespace) -> int:
 def stop(args: Namespace) -> int:
     """Ask a running site to stop after its round."""
     settings, folder = site.read(args.folder)
-    if store.request_stop(folder):
-        print(f"{settings.name} stops when its training round is over, or at once if it waits.")
-    else:
-        print(f"{settings.name} does not run: there is nothing to stop, and nothing was changed.")
+    text = f"{settings.name} stops when its training round is over, or at once if it waits."
+    was_running = store.request_stop(folder)
+    if not was_running:
+        text = f"{settings.name} is not running. Nothing was stopped or changed."
+    print_answer(args, {"site": settings.name, "was_running": was_running}, text)
     return 0
 
 
@@ -272,23 +329,36 @@ def leave(args: Namespace) -> int:
     """Hand the site's mass on and leave."""
     settings, folder = site.read(args.folder)
     (folder / store.LEAVE_FILE).touch()
-    if store.is_running(folder):
-        print(f"{settings.name} hands its mass on at the end of its round, and leaves.")
+    document = {"site": settings.name, "was_running": store.is_running(folder), "left": False}
+    if document["was_running"]:
+        text = f"{settings.name} hands its mass on at the end of its round, and leaves."
+        print_answer(args, document, text)
         return 0
-    print(
-        f"{settings.name} does not run: it is started now, to hand its mass on and leave. If this "
-        f"is interrupted, the next `{command('node', 'run', args.folder)}` leaves."
-    )
-    try:
-        code = _take_part(settings, folder, Lines(settings.name))
-    except RunError:  # a full disk: the next run goes on with it
-        raise
-    except (InputError, PrivacyError):
-        _stay(settings.name, folder)
-        raise
-    if code == STOPPED_BY_PEER:
-        _stay(settings.name, folder)
-    return 0 if code == exit_code(End.LEFT) else code
+    with _lines_apart(args):
+        print(
+            f"{settings.name} is not running. It starts now, hands its mass on and leaves. If this "
+            f"is interrupted, the next `{command('node', 'run', args.folder)}` leaves."
+        )
+        try:
+            code = _take_part(settings, folder, Lines(settings.name))
+        except RunError:  # a full disk: the next run goes on with it
+            raise
+        except (InputError, PrivacyError):
+            _stay(settings.name, folder)
+            raise
+        if code == STOPPED_BY_PEER:
+            _stay(settings.name, folder)
+    document["left"] = code == exit_code(End.LEFT)
+    if args.json:
+        print_json(document)
+    return 0 if document["left"] else code
+
+
+def _lines_apart(args: Namespace) -> contextlib.AbstractContextManager[object]:
+    """The lines of a site that an action starts go to stderr where stdout is for JSON."""
+    if args.json:
+        return contextlib.redirect_stdout(sys.stderr)
+    return contextlib.nullcontext()
 
 
 def _stay(name: str, folder: Path) -> None:
@@ -303,7 +373,7 @@ def rejoin(args: Namespace) -> int:
     from proxyfl.node.supervisor import Node
 
     settings, folder = site.read(args.folder)
-    with Node(settings, folder, say=Lines(settings.name)) as node:
+    with _lines_apart(args), Node(settings, folder, say=Lines(settings.name)) as node:
         print(
             f"Each round of a lost copy is charged as {assembly.describe_round(node.client)}. If "
             "that copy ran with less noise, a larger batch or more steps, press Ctrl-C, put its "
@@ -313,21 +383,30 @@ def rejoin(args: Namespace) -> int:
         )
         rejoined = node.begin_again(args.round)
         spent = node.client.ledger.epsilon()
-    print(
+    document = {
+        "site": settings.name,
+        "round": rejoined.round + 1,
+        "charged_rounds": rejoined.charged,
+        "spent": str(spent),
+        "weight_owed": rejoined.debt,
+        "not_reached": list(rejoined.silent),
+    }
+    lines = [
         f"{settings.name} continues at round {rejoined.round + 1} without mass; {rejoined.charged} "
         f"rounds that it does not remember were charged to its ledger. Spent: {spent}"
-    )
+    ]
     if rejoined.debt:
-        print(
+        lines.append(
             f"A copy of it has given away a weight of {rejoined.debt:g} that counts for nothing: "
             "what it receives makes up for that first."
         )
     if rejoined.silent:
-        print(
+        lines.append(
             f"Not reached: {', '.join(rejoined.silent)}. A peer that has seen more of this site "
             "stops it when they meet; then rejoin once more."
         )
-    print(f"Start it: {command('node', 'run', args.folder)}")
+    lines.append(f"Start it: {command('node', 'run', args.folder)}")
+    print_answer(args, document, "\n".join(lines))
     return 0
 
 
@@ -337,9 +416,10 @@ def redraw(args: Namespace) -> int:
     with store.hold_folder(folder):
         holdout.redraw(folder)
         AuditLog(folder / AUDIT_FILE).add("test part drawn again")
-    print(f"{folder / holdout.FILE} now draws another test part. Back it up with the folder.")
-    for note in holdout.notes(folder):
-        print(f"{note}. The privacy guarantee stays as it was.")
+    path, notes = folder / holdout.FILE, list(holdout.notes(folder))
+    lines = [f"{path} now draws another test part. Back it up with the folder."]
+    lines += [f"{note}. The privacy guarantee stays as it was." for note in notes]
+    print_answer(args, {"key": str(path), "notes": notes}, "\n".join(lines))
     return 0
 
 
@@ -348,8 +428,8 @@ def export(args: Namespace) -> int:
     from proxyfl.node import export as exporting
 
     settings, folder = site.read(args.folder)
-    for path in exporting.export(settings, folder, args.out):
-        print(path)
+    paths = [str(path) for path in exporting.export(settings, folder, args.out)]
+    print_answer(args, {"site": settings.name, "files": paths}, "\n".join(paths))
     return 0
 
 
@@ -432,14 +512,25 @@ def backup(args: Namespace) -> int:
     settings, folder = site.read(args.folder)
     contents = backup(settings, folder, args.file)
     size = args.file.stat().st_size
-    print(
+    document = {
+        "site": contents.site,
+        "round": contents.round + 1,
+        "file": str(args.file),
+        "bytes": size,
+        "files": contents.files,
+        "records_not_in_it": settings.data.source,
+        "account_not_in_it": settings.privacy.account or None,
+    }
+    lines = [
         f"{settings.name}, round {contents.round + 1}: {len(contents.files)} files, "
         f"{size / 1e6:.1f} MB, in {args.file}. Its keys and its private model are in there: keep "
-        "it as you keep the site's folder."
-    )
-    print(f"Not in it: the records ({settings.data.source}).")
+        "it as you keep the site's folder.",
+        f"Not in it: the records ({settings.data.source}).",
+    ]
     if settings.privacy.account:
-        print(f"Not in it: the account {settings.privacy.account}. Back it up with the others.")
+        account = settings.privacy.account
+        lines.append(f"Not in it: the account {account}. Back it up with the others.")
+    print_answer(args, document, "\n".join(lines))
     return 0
 
 
@@ -450,17 +541,23 @@ def restore(args: Namespace) -> int:
     contents = restore(args.file, args.folder)
     made = datetime.datetime.fromtimestamp(contents.time, datetime.UTC)
     settings, _ = site.read(args.folder)
-    print(
+    document = {
+        "site": contents.site,
+        "folder": str(args.folder),
+        "made": f"{made:%Y-%m-%dT%H:%M:%SZ}",
+        "round": contents.round + 1,
+        "records": settings.data.source,
+    }
+    text = (
         f"{contents.site} is in {args.folder} again as it was on {made:%Y-%m-%d %H:%M} UTC, in "
-        f"round {contents.round + 1}. Make sure that no other copy of it runs."
-    )
-    print(f"Put its records back: {settings.data.source}. Then run:")
-    print(f"  {command('preflight', args.folder)}")
-    print(f"  {command('node', 'run', args.folder)}")
-    print(
+        f"round {contents.round + 1}. Make sure that no other copy of it runs.\n"
+        f"Put its records back: {settings.data.source}. Then run:\n"
+        f"  {command('preflight', args.folder)}\n"
+        f"  {command('node', 'run', args.folder)}\n"
         "It first asks all of its peers. If one has seen it further than the backup knows, it "
         "stops and says how to rejoin."
     )
+    print_answer(args, document, text)
     return 0
 
 
@@ -492,6 +589,7 @@ def _on_site(
 _RESTORED = (
     option("file FILE", "what backup wrote", Path),
     option("folder SITE", "a new folder for the site", Path),
+    JSON,
 )
 
 ACTIONS = (
@@ -519,17 +617,20 @@ ACTIONS = (
             int,
         ),
         option("--status-port PORT", "of the status page, on this machine only", int, 7480),
+        JSON,
     ),
     _on_site(
         "card",
         card,
         "print the card that the others need",
         flag("--next", "the card of the new key that waits, signed by the present one"),
+        JSON,
     ),
     _on_site(
         "rotate-key",
         rotate_key,
         "make a new key, which replaces this site's once a manifest lists it",
+        JSON,
     ),
     _on_site(
         "certificate",
@@ -539,12 +640,14 @@ ACTIONS = (
         option("--install PEM", "the signed certificate", Path),
         option("--authority PEM", "the authority that signed it", Path),
         flag("--next", "for the new key that waits, not for the present one"),
+        JSON,
     ),
     _on_site(
         "accept",
         accept,
         "sign a manifest for this site",
         option("manifest MANIFEST", "its file or folder", Path),
+        JSON,
     ),
     _on_site(
         "run",
@@ -564,9 +667,13 @@ ACTIONS = (
         "stop",
         stop,
         "ask a running site to stop after its round; one that does not run is left alone",
+        JSON,
     ),
     _on_site(
-        "leave", leave, "hand the site's mass on and leave the federation, now or at its next run"
+        "leave",
+        leave,
+        "hand the site's mass on and leave the federation, now or at its next run",
+        JSON,
     ),
     _on_site(
         "rejoin",
@@ -577,20 +684,25 @@ ACTIONS = (
             "a copy of this site has released the rounds before N (default: what peers say)",
             int,
         ),
+        JSON,
     ),
     _on_site(
         "backup",
         backup,
         "write one copy of the site to a file, also while it runs",
         option("file FILE", "a new file; it holds the site's keys", Path),
+        JSON,
     ),
     Action("restore", "bring a site back from a backup, as a new folder", _RESTORED, restore),
     _on_site("health", health, "one line and exit code 0 if the site is healthy, 1 if not", JSON),
-    _on_site("redraw", redraw, "draw a new test part, if the key that drew the old one is lost"),
+    _on_site(
+        "redraw", redraw, "draw a new test part, if the key that drew the old one is lost", JSON
+    ),
     _on_site(
         "export",
         export,
         "the private model, for use elsewhere",
         option("out OUT", "a new folder for the files", Path),
+        JSON,
     ),
 )

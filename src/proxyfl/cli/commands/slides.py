@@ -112,7 +112,7 @@ def execute_extract(args: argparse.Namespace) -> int:
         head = extract(
             args.folder, planned, args.out, patches, faults, workers=threads, advance=advance
         )
-    show(args.out, head, faults)
+    show(args, head, faults)
     return 0
 
 
