@@ -392,7 +392,10 @@ def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
 def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
+        raise ConfigError(
+            f"Expected a table for {path!r}, got {tree!r}. Write [{path}], and its settings "
+            "below it."
+        )
     fields = {field.name: field for field in _fields(kind)}
     where = f" in [{path}]" if path else ""
     for key in tree:

@@ -585,8 +585,8 @@ def populations(text: str | None) -> tuple[str, ...]:
     strange = [name for name in names if not (0 < len(name) <= 100 and name.isprintable())]
     if strange or (EVERY in names and len(names) > 1):
         raise ConfigError(
-            f"Expected names of populations, joined by +, got {text!r:.120}. A name has 1 "
-            f"to 100 printable characters; {EVERY!r} stands alone, for all of them."
+            f"Expected names of populations with + between them, got {text!r:.120}. A name has 1 "
+            f"to 100 printable characters; {EVERY!r} means all of them and is given alone."
         )
     return tuple(names)
 

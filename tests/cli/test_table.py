@@ -313,7 +313,7 @@ BAD = [
     (
         ["--against", "fedavg"],
         ConfigError,
-        r"There is no method 'fedavg' in these runs. There are: alone, joint, proxyfl",
+        r"No method 'fedavg' in these runs. Known: alone, joint, proxyfl",
     ),
     (["--by", "noise"], ConfigError, r"Unknown setting 'noise' to group by. Known: seed, "),
     (

@@ -209,9 +209,8 @@ def _checked(mix: Mixing) -> Mixing:
             size = mass.theta.shape if isinstance(mass, Mass) else None
             if size != (channel.size,) or not (mass.w > 0 and math.isfinite(mass.w)):
                 raise ConfigError(
-                    f"Expected a mass of {channel.size} parameters and a positive weight for "
-                    f"client {client} from the exchange {name_of(mix)} in round {channel.round}, "
-                    f"got {mass}."
+                    f"Expected {name_of(mix)} to return {channel.size} parameters and a positive "
+                    f"weight for client {client} in round {channel.round}, got {mass}."
                 )
         return mixed
 

@@ -74,7 +74,7 @@ class Home(nn.Module):
 
     def _received(self, x: Tensor) -> Tensor:
         if self.received is None:
-            raise ModelError(f"The model {self.name!r} has no proxy to listen to.")
+            raise ModelError(f"The model {self.name!r} listens to a proxy, and this file has none.")
         logits: Tensor = self.received.eval()(x)
         return logits
 

@@ -69,8 +69,8 @@ def load(manifest: Manifest, site: Site, folder: Path, code: Code | None = None)
     train, test = dataset.train, dataset.test
     if dataset.task.is_classification != manifest.task.is_classification:
         raise DataError(
-            f"{site.data.source}: its labels are for {dataset.task.kind}, the manifest's task is "
-            f"{manifest.task.kind}."
+            f"{site.data.source}: its labels are for {dataset.task.kind}, and the manifest's task "
+            f"is {manifest.task.kind}. Name the file that has this outcome in data.source."
         )
     if manifest.task.is_classification:
         numbers = _numbers(dataset, manifest, site)

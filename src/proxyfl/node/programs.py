@@ -61,7 +61,9 @@ class Plain(nn.Module):
     def _received(self, x: Tensor) -> Tensor:
         received = self.home.received
         if received is None:
-            raise ModelError(f"The model {self.home.name!r} has no proxy to listen to.")
+            raise ModelError(
+                f"The model {self.home.name!r} listens to a proxy, and this file has none."
+            )
         logits: Tensor = received(x)
         return logits
 

@@ -362,7 +362,10 @@ def parse_json(text: str, source: object) -> list[Document]:
         )
     extra = sorted(set(content) - {"certificates"})
     if extra:
-        raise RunError(f"{source} has something besides certificates: {', '.join(extra)}.")
+        raise RunError(
+            f"{source}: expected only certificates, got {', '.join(extra)} as well. Check it as it "
+            "was written."
+        )
     for document in listed:
         _check_keys(document, source)
     if to_json(listed) != text:

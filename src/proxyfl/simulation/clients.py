@@ -153,8 +153,8 @@ class Assembly:
         coalition = self.coalition
         if coalition is None or not self.method.dp:
             raise ConfigError(
-                "A masked sum hides shares of noise, and privacy.enabled is false. Enable it, or "
-                "take a method with another exchange."
+                "A masked sum hides shares of noise, and privacy.enabled is false. Set it to true, "
+                "or take a method with another exchange."
             )
         everyone = range(len(self.clients))
         privacy = [local.privacy for local in self.locals]

@@ -114,9 +114,7 @@ def _is_finished(run: Run, remarks: list[str]) -> bool:
 def _against(runs: Sequence[Run], against: str | None) -> str | None:
     methods = distinct(run.methods for run in runs)
     if against is not None and against not in methods:
-        raise ConfigError(
-            f"There is no method {against!r} in these runs. There are: {', '.join(methods)}."
-        )
+        raise ConfigError(f"No method {against!r} in these runs. Known: {', '.join(methods)}.")
     return against or ("alone" if "alone" in methods else None)
 
 

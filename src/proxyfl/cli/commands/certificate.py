@@ -255,7 +255,10 @@ def _sections(file: _File) -> list[_Section]:
     keys = [(section.client, section.method) for section in sections]
     for client, method in keys:
         if keys.count((client, method)) > 1:
-            raise RunError(f"{file.path} has two certificates of {client!r}, {method!r}.")
+            raise RunError(
+                f"{file.path} has two certificates of {client!r}, {method!r}. Expected one: ask "
+                "its sender which one counts."
+            )
     return sections
 
 

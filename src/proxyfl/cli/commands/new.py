@@ -427,8 +427,8 @@ def _classes(
     if len(column.texts) < 2:
         only = ", ".join(column.texts) or "no value"
         raise DataError(
-            f"The label {answers.label!r} has one value only ({only}) in all files: there is "
-            "nothing to tell apart. Give another column with --label, or more records."
+            f"The label {answers.label!r} has one value only ({only}) in all files, so there "
+            "is nothing to predict. Give another column with --label, or more records."
         )
     proposed = written.get(answers.label) or propose_classes(column)
     classes = _settle(answers.label, column.texts, proposed, _by_site(seen, answers.label), ask)
@@ -716,7 +716,7 @@ def _make_images(args: argparse.Namespace) -> dict[str, str]:
         raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}). Check the name.")
     if args.slides is not None and not is_store(folder):
         raise DataError(
-            f"{folder} is no store of patches. First cut the slides into patches. Run: "
+            f"{folder} is not a store of patches. First cut the slides into patches. Run: "
             f"{command('slides', 'extract', 'SLIDES', '--out', 'patches')}"
         )
     from proxyfl.data.sources import load

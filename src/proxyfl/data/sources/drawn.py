@@ -216,11 +216,11 @@ class _Population:
             for (slope, intercept), z in zip(self._slopes, scores, strict=True)
         ]
         if label.task == MULTILABEL:
-            found = {}
+            answers = {}
             for name, one in zip(label.findings, logits, strict=True):
                 has = draw.random(count) < 1 / (1 + np.exp(-one))
-                found[name] = ["yes" if answer else "no" for answer in has.tolist()]
-            return found
+                answers[name] = ["yes" if answer else "no" for answer in has.tolist()]
+            return answers
         if len(logits) == 1:
             places = (draw.random(count) < 1 / (1 + np.exp(-logits[0]))).astype(int)
         else:

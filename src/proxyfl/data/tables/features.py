@@ -60,7 +60,8 @@ def published_score(schema: Schema) -> tuple[float, ...]:
             weights[name] += coefficient * _ramp(schema, name)
         else:
             raise ConfigError(
-                f"start.coefficients: {name!r} is no number, yes/no or feature of the schema."
+                f"start.coefficients: {name!r} is not a number, a yes/no or a feature of the "
+                "schema."
                 f"{suggestion(name, names)} Its features: {', '.join(names)}."
             )
     return (*weights.values(), intercept)

@@ -268,8 +268,8 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> tuple[Mask, list
             places = ", ".join(rows.place(i) for i in first)
             more = ", ..." if at_fault.sum() > SHOWN else ""
             raise DataError(
-                f"{schema.name}: {what}: {places}{more}. Decide to "
-                'whom such a person belongs, or leave these rows out with data.faults = "skip".'
+                f"{schema.name}: {what}: {places}{more}. Give each "
+                'person to one site, or leave these rows out with data.faults = "skip".'
             )
         notes.append(f"left out: {what}")
     return elsewhere | tested, notes
@@ -385,7 +385,9 @@ def _check_files(files: Sequence[Path | Tabular], tests: Sequence[Path | Tabular
             )
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
-        raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
+        raise DataError(
+            f"Two sites' files are called {twice}. Rename one: a site is named after its file."
+        )
 
 
 def _refuse_whatever(path: Path | Tabular, faults: Sequence[Fault]) -> None:

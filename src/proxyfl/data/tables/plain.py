@@ -110,7 +110,7 @@ def _check_classes(path: Path, label: str, values: Any, asked: Asked) -> None:
     if distinct < 2 and not asked.classes:
         raise DataError(
             f"{path}: the label {label!r} has one value only, {values.iloc[0]!r}, so there is "
-            "nothing to tell apart. Name another column with data.label, or give more records."
+            "nothing to predict. Name another column with data.label, or give more records."
         )
     if distinct > MANY_CLASSES and 2 * distinct > len(values):
         raise DataError(

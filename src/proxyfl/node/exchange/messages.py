@@ -433,4 +433,4 @@ def _check_value(name: str, hint: Any, value: Any) -> Any:
             return tuple(_check_value(name, str, each) for each in value)
     elif value in hint.__args__:
         return value
-    raise MessageError(f"A header's {name} is {value!r:.60}, which is not allowed.")
+    raise MessageError(f"Expected a valid {name} in the header, got {value!r:.60}.")

@@ -326,7 +326,9 @@ class Service:
                 f"A message for {header.federation!r:.80}; this is {current.federation!r}."
             )
         if header.receiver != self.identity.name:
-            raise TransportError(f"A message for {header.receiver!r:.60}, not for this site.")
+            raise TransportError(
+                f"Rejected a message for {header.receiver!r:.60}: not for this site."
+            )
         if header.sender not in current.names() or header.sender == self.identity.name:
             raise TransportError(f"A message from {header.sender!r:.60}, who is no other member.")
         if via is not None and header.sender != via:

@@ -386,7 +386,10 @@ def successor(
     graph = manifest.graph
     if colluders is not None or quorum is not None:
         if graph.masked is None:
-            raise ConfigError("This federation has no masked sums, and so no quorum.")
+            raise ConfigError(
+                "--colluders and --quorum are terms of masked sums, and this federation gossips. "
+                "Leave them out."
+            )
         masked = graph.masked
         terms = Masked(
             **dataclasses.asdict(masked)

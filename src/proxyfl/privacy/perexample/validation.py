@@ -269,7 +269,7 @@ def _warn(model: nn.Module, way: Way) -> None:
         )
     warnings.warn(
         f"{type(model).__name__}: every example's gradient is computed by itself ({way.name}), "
-        f"which is slow. What stood in the way of one pass: {way.reason}.{unseen}",
+        f"which is slow. Why one backward pass was not enough: {way.reason}.{unseen}",
         stacklevel=3,
     )
 
@@ -324,7 +324,7 @@ def rehearse_loss(
     if checked.reason:
         warnings.warn(
             f"{checked.name}: every example's loss is computed by itself ({checked.computation}), "
-            f"which is slow. What stood in the way of one pass: {checked.reason}.",
+            f"which is slow. Why one backward pass was not enough: {checked.reason}.",
             stacklevel=3,
         )
     _rehearse(clipper, shape, dtype, targets, checked)
