@@ -13,7 +13,9 @@ the loss of another bounds nothing by clipping. So a loss is treated as a model 
       sound record by record: a mean or a class weight taken from the batch is another loss there.
 
 Guarantee: loss i, and its derivative, are a function of outputs i and targets i alone. Nothing
-that the loss writes to reaches the batch. Numbers that the loss's code was made with (class
+that the loss writes to reaches the batch. One by one, this holds for code that keeps nothing where
+``state`` cannot look (the environment, a file, another module, the frames above it): that is what
+the institution vouches for. Numbers that the loss's code was made with (class
 weights, thresholds) are as public as the model: take none of them from the records.
 """
 
