@@ -57,6 +57,37 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.log_softmax(1)).sum(1)
 
 
+@dataclass(frozen=True)
+class CrossEntropy:
+    """``cross_entropy`` against probabilities, of logits shifted by ``offsets``, which also has its
+    gradient in closed form.
+
+    Guarantee: ``with_gradient`` gives the bits of the loss and of torch's autograd, and row i of
+    either depends on row i of logits and targets alone."""
+
+    offsets: tuple[float, ...] = ()
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """One value per example."""
+        return cross_entropy(self.shifted(logits), targets)
+
+    def has_gradient(self, logits: Tensor, targets: Tensor) -> bool:
+        """True if the closed form is for such logits and targets."""
+        return logits.dim() == 2 and logits.shape == targets.shape and logits.dtype == targets.dtype
+
+    def with_gradient(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """One value per example, and softmax(logits) sum(targets) - targets, its gradient at the
+        logits."""
+        with torch.no_grad():
+            logs = self.shifted(logits).log_softmax(1)
+            gradient = torch._log_softmax_backward_data(targets.neg(), logs, 1, logits.dtype)
+            return -(targets * logs).sum(1), gradient
+
+    def shifted(self, logits: Tensor) -> Tensor:
+        """Logits as the loss sees them."""
+        return logits + logits.new_tensor(self.offsets) if self.offsets else logits
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """(output - target)^2 for a model with one output, one value per example."""
     return (outputs.squeeze(1) - targets) ** 2
@@ -138,11 +169,11 @@ class Balance:
 
     def shifted(self, logits: Tensor) -> Tensor:
         """Logits as the loss sees them."""
-        return logits + logits.new_tensor(self.offsets) if self.offsets else logits
+        return CrossEntropy(self.offsets).shifted(logits)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The cross-entropy of shifted logits, one value per example."""
-        return cross_entropy(self.shifted(logits), targets)
+        return CrossEntropy(self.offsets)(logits, targets)
 
     def blank(self, n: int) -> Tensor:
         """The first class for each of ``n`` made-up examples."""

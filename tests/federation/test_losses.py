@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxyfl.errors import ConfigError
-from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.losses import Balance, CrossEntropy, blended_targets, cross_entropy
 
 
 def logits(seed: int, n: int = 5, classes: int = 4, scale: float = 3.0) -> Tensor:
@@ -103,3 +103,32 @@ def test_a_missing_teacher_is_noticed() -> None:
     with pytest.raises(ConfigError, match=r"teacher with weight 0.5, got none"):
         blended_targets(Y, 4, None, 0.5)
     assert len(blended_targets(Y[:0], 4)) == 0
+
+
+@pytest.mark.parametrize("offsets", [(), (0.5, -1.0, 0.0, 2.0)])
+@pytest.mark.parametrize("scale", [1.0, 1e30, float("inf")])
+def test_the_closed_form_has_autograds_bits(offsets: tuple[float, ...], scale: float) -> None:
+    """Loss and gradient in closed form equal torch's to the last bit, weights of classes and
+    numbers that are not finite included."""
+    balance = Balance(weights=(0.5, 1.0, 2.0, 3.0), offsets=offsets)
+    z = logits(1, scale=1.0).float()
+    z[2, 1] = scale
+    z.requires_grad_()
+    targets = balance.targets(Y, 4, logits(2).float(), 0.3)
+    losses = balance.loss(z, targets)
+    (gradient,) = torch.autograd.grad(losses.sum(), z)
+    loss = CrossEntropy(offsets)
+    assert loss.has_gradient(z, targets)
+    found, at_logits = loss.with_gradient(z, targets)
+    assert torch.equal(found.nan_to_num(7), losses.detach().nan_to_num(7))
+    assert torch.equal(at_logits.nan_to_num(7), gradient.nan_to_num(7))
+
+
+def test_the_closed_form_is_for_rows_of_probabilities_alone() -> None:
+    """Class numbers, targets of another type and outputs of another shape go by autograd."""
+    z = logits(1)
+    loss = CrossEntropy()
+    assert not loss.has_gradient(z, Y)
+    assert not loss.has_gradient(z, blended_targets(Y, 4))  # float32
+    assert not loss.has_gradient(z[:, :3], blended_targets(Y, 4).double())
+    assert loss.has_gradient(z, blended_targets(Y, 4).double())

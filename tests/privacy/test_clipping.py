@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
+from proxyfl.losses import CrossEntropy, blended_targets, cross_entropy
 from proxyfl.privacy.perexample import product
 from proxyfl.privacy.perexample.clipper import Clipper
 from proxyfl.privacy.perexample.validation import checked_clipper
@@ -400,3 +401,49 @@ def test_models_that_mix_examples_are_refused_by_name(model: nn.Module, named: s
 def test_dropout_is_allowed() -> None:
     """Dropout draws per example and is no mixing."""
     checked_clipper(nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("spoilt", [None, math.inf, math.nan])
+def test_the_closed_form_clips_alike(normalize: bool, spoilt: float | None) -> None:
+    """With the gradient of our own loss in closed form the sum has the same bits as by autograd,
+    also beside an example that is not finite."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 3))
+    clipper = checked_clipper(model, (3, 4), dp=DP(normalize=normalize))
+    x = torch.randn(9, 3, 4)
+    if spoilt is not None:
+        x[4, 1, 1] = spoilt
+    targets = blended_targets(torch.arange(9) % 3, 3)
+    by_autograd = clipper.clip(x, targets, cross_entropy, 0.2)
+    expected = by_autograd.total.clone()
+    found = clipper.clip(x, targets, CrossEntropy(), 0.2)
+    assert torch.equal(found.total, expected)
+    assert torch.equal(found.norms, by_autograd.norms)
+    assert found.loss == by_autograd.loss
+    assert len(found.norms) == (9 if spoilt is None else 8)
+
+
+def test_an_output_for_too_few_examples_is_refused_by_the_closed_form() -> None:
+    """Logits of another number of examples than came in are no losses of theirs."""
+    clipper = Clipper(nn.Linear(4, 3))
+    x = torch.randn(6, 4)
+    targets = blended_targets(torch.arange(3), 3)
+    with pytest.raises((ModelError, RuntimeError)):
+        clipper.clip(x, targets, CrossEntropy(), 1.0)
+
+
+@pytest.mark.parametrize("side", [3, 9])
+def test_gradients_are_formed_in_either_order(side: int) -> None:
+    """A convolution with fewer positions than inputs of a kernel, and one with more: both are the
+    plain loop's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Flatten())
+    model.append(nn.Linear(3 * side * side, 4)).double()
+    x = torch.randn(5, 2, side, side, dtype=torch.float64)
+    y = torch.arange(5) % 4
+    way = checked_clipper(model, tuple(x.shape[1:]), dtype=x.dtype)
+    found = way.clip(x, y, loss, 0.1).total
+    torch.testing.assert_close(found, plain_loop(model, x, y, 0.1), rtol=1e-10, atol=1e-12)
+    term = product.Product(model[0].weight, x, x, side * side)
+    assert term._by_input == (side == 9)

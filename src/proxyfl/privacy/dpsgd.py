@@ -58,7 +58,7 @@ from proxyfl._examples import Examples
 from proxyfl._setonce import SetOnce
 from proxyfl._validate import number, whole
 from proxyfl.errors import ConfigError, DataError, ModelError, PrivacyError
-from proxyfl.losses import NO_BALANCE, Objective
+from proxyfl.losses import NO_BALANCE, Balance, CrossEntropy, Objective
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.coalition import Coalition
@@ -212,6 +212,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         self.sampling_rate = sampling.rate
         self._classes = classes
         self._objective = objective
+        self._objective_loss = _loss_of(objective)
         self._batches = batches
         self._noise = noise
         nobody = examples.take(torch.empty(0, dtype=torch.int64))
@@ -432,7 +433,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         if not all(module.training for module in self.model.modules()):
             self.model.train()
         targets = batch._y
-        loss: Loss = self._objective.loss
+        loss = self._objective_loss
         if self._loss is not None:
             loss = self._loss
         elif self._classes is not None:
@@ -512,6 +513,11 @@ def _ledger_in_memory(
         unit=Unit(dp.unit),
         budget=Budget.of(dp),
     )
+
+
+def _loss_of(objective: Objective) -> Loss:
+    """The loss of an objective, with its gradient in closed form where there is one."""
+    return CrossEntropy(objective.offsets) if type(objective) is Balance else objective.loss
 
 
 def _check_one_loss(

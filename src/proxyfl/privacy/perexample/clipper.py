@@ -192,10 +192,22 @@ class Clipper(SetOnce, changing=("_ways", "_example")):
 def _tensors(model: nn.Module) -> dict[str, tuple[object, ...]]:
     """All of each weight and buffer that a step leaves as it is: everything except its values."""
     known: dict[str, tuple[object, ...]] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        hooks = tuple(tensor._backward_hooks or ())
-        looks = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        known[name] = (id(tensor), *looks, tensor.requires_grad, hooks)
+    seen = set()
+    todo = [("", model)]
+    while todo:  # by hand: torch's generators take several times as long
+        path, module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                hooks = tuple(tensor._backward_hooks or ())
+                looks = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+                place = (id(tensor), tensor.data_ptr())
+                known[path + name] = (*place, *looks, tensor.requires_grad, hooks)
+        for name, child in module._modules.items():
+            if child is not None:
+                todo.append((f"{path}{name}.", child))
     return known
 
 

@@ -118,10 +118,31 @@ class Product:
         for i, j in self._formed_ranges():
             a = self._inputs(i, j)
             g = self._output_gradients(i, j)
-            piece = torch.bmm(g, a.transpose(1, 2))
+            piece = self._multiply(a, g)
             if self._dropped is not None:
                 piece = without(piece, self._dropped[i:j])
             yield piece
+
+    @property
+    def _by_input(self) -> bool:
+        """True if gradients are formed as (d, p): quicker where positions outnumber inputs."""
+        return self.positions > self._shape[0]
+
+    def _multiply(self, a: Tensor, g: Tensor) -> Tensor:
+        """The gradients of some examples, as (examples, p, d) or ``_by_input``."""
+        if self._by_input:
+            return torch.bmm(a, g.transpose(1, 2))
+        return torch.bmm(g, a.transpose(1, 2))
+
+    def _weight_shaped(self, formed: Tensor) -> Tensor:
+        """Formed gradients (..., numbers) as (..., *the weight's shape)."""
+        d, p = self._shape
+        others = formed.shape[:-1]
+        if self._by_input:
+            formed = formed.view(*others, d, p).transpose(-1, -2).reshape(*others, -1)
+        if self.arrange is not None:
+            return self.arrange(formed)
+        return formed.view(*others, *self.parameter.shape)
 
     def blocks(self) -> tuple[Tensor, ...]:
         return ()
@@ -153,7 +174,7 @@ class Product:
         for i, j in self._formed_ranges():
             a = self._inputs(i, j)
             g = self._output_gradients(i, j)
-            gradients = torch.bmm(g, a.transpose(1, 2))
+            gradients = self._multiply(a, g)
             products = column_lengths(a) * column_lengths(g)
             squares.append(upper_square_norms(gradients))
             lengths.append(products.sum(1))
@@ -228,15 +249,16 @@ class Product:
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
         total = out.view(-1)
-        if self.arrange is not None:
+        in_place = self.arrange is None and not self._by_input
+        if not in_place:
             total = torch.empty_like(total)
         kept = self._kept
         if kept is not None:
             write_weighted_rows(kept.flatten(1), c, total)
         else:
             self._add_pieces(c, total)
-        if self.arrange is not None:
-            out.copy_(self.arrange(total))
+        if not in_place:
+            out.copy_(self._weight_shaped(total))
 
     def _contract(self, c: Tensor, out: Tensor) -> None:
         if self.contract is not None and out.dtype == self.g.dtype:
@@ -276,9 +298,7 @@ class Product:
 
     def per_example(self) -> Tensor:
         formed = torch.cat(list(self._pieces()))
-        if self.arrange is not None:
-            return self.arrange(formed.flatten(1))
-        return formed.view(-1, *self.parameter.shape)
+        return self._weight_shaped(formed.flatten(1))
 
     def drop(self, examples: Tensor) -> None:
         self._dropped = examples

@@ -121,10 +121,18 @@ class Program(SetOnce):
         """The logits of the batch, and what was recorded at each use."""
         return self._run(x.shape[0], x, *self._weights)
 
-    def terms(self, losses: Tensor, recorded: list[Recorded], *, records: int = 1) -> list[Term]:
+    def terms(
+        self,
+        losses: Tensor,
+        recorded: list[Recorded],
+        *,
+        records: int = 1,
+        gradient: Tensor | None = None,
+    ) -> list[Term]:
         """Per-example gradients of the losses, one term per parameter and use.
 
-        Each loss is of ``records`` consecutive rows of the batch, which count as one example."""
+        Each loss is of ``records`` consecutive rows of the batch, which count as one example. With
+        a ``gradient``, ``losses`` are the outputs themselves, and the losses' gradient at them."""
         n = losses.shape[0]
         used: list[tuple[_Site, Recorded]] = []
         edges: list[GradientEdge] = []
@@ -132,8 +140,9 @@ class Program(SetOnce):
             if record.edge is not None:
                 used.append((site, record))
                 edges.append(record.edge)
-        ones = torch.ones_like(losses)  # the gradient of their sum
-        gradients = torch.autograd.grad(losses, edges, ones, materialize_grads=True)
+        if gradient is None:
+            gradient = torch.ones_like(losses)  # of their sum
+        gradients = torch.autograd.grad(losses, edges, gradient, materialize_grads=True)
         terms: list[Term] = []
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl._setonce import SetOnce
 from proxyfl.errors import ModelError
+from proxyfl.losses import CrossEntropy
 from proxyfl.privacy.perexample.draws import same_draws
 from proxyfl.privacy.perexample.gradients import Computation
 from proxyfl.privacy.perexample.grouped import Groups
@@ -93,6 +94,10 @@ class OnePass(SetOnce):
 
     def terms(self, x: Tensor, targets: Tensor, loss: Loss, groups: Groups | None = None) -> Terms:
         logits, recorded = self.program.run(x)
+        if type(loss) is CrossEntropy and groups is None and loss.has_gradient(logits, targets):
+            losses, gradient = loss.with_gradient(logits, targets)
+            losses = checked(losses, x.shape[0])
+            return losses, self.program.terms(logits, recorded, gradient=gradient)
         losses = checked(loss(logits, targets), x.shape[0])
         if groups is None:
             return losses.detach(), self.program.terms(losses, recorded)
