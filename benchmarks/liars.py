@@ -1,7 +1,7 @@
 """What a member that lies can do, and what the sites' defence buys: ``python -m benchmarks.liars``.
 
-Eight sites on the digits, one of which lies, 20 rounds in one process. The figure is the honest
-sites' mean accuracy of the proxy that they hold in the end. The exchange is that of
+Eight sites on the digits, one or two of which lie, 20 rounds in one process. The figure is the
+honest sites' mean accuracy of the proxy that they hold in the end. The exchange is that of
 ``proxyfl.simulation.sites``, with the rules by which a real site takes shares: no share is heavier
 than its edge allows, and what a sender has waiting is one voice. The radius is chosen on some seeds
 (``--choose``) and the table is made on others; a seed decides the partition, the test part, the
@@ -75,7 +75,7 @@ def push(theta: Tensor) -> Tensor:
 class Lie:
     """How the liar lies: what it does to its proxy, how heavy its shares are in multiples of honest
     ones, how many of them it saves up to send at once, from which round on, and whether it trains
-    on flipped labels.
+    on flipped labels. Several ``liars`` do the same.
 
     ``uneven`` sites take between 1 and 15 steps a round, without a budget."""
 
@@ -85,6 +85,7 @@ class Lie:
     begins: int = 0
     flipped: bool = False
     uneven: bool = False
+    liars: tuple[int, ...] = (LIAR,)
 
 
 LIES = {
@@ -100,13 +101,15 @@ LIES = {
     "sign flip, four shares": Lie(flip_sign, shares=4),
     "sign flip, false weight": Lie(flip_sign, weight=MOST_MEANS),
     "one direction, last round": Lie(push, begins=ROUNDS - 1),
+    "one direction, two liars": Lie(push, liars=(LIAR, 6)),
+    "sign flip, two liars": Lie(flip_sign, liars=(LIAR, 6)),
 }
 """A share of an honest site weighs 0.5 on the exponential graph: 16 times as much is all 8 sites'
 weight, which is refused. ``MOST_MEANS`` times as much is the most that is taken."""
 
 
 class Attacked(SiteRules):
-    """The sites' exchange, in which the liar's shares are its own making."""
+    """The sites' exchange, in which the liars' shares are their own making."""
 
     def __init__(
         self, agreed: Manifest, clients: Sequence[Client], defence: Defence, lie: Lie
@@ -121,41 +124,51 @@ class Attacked(SiteRules):
         )
         self.agreed = agreed
         self.lie = lie
-        self.saved: dict[int, list[tuple[Part, Mass]]] = {}
-        self.waiting: dict[int, list[tuple[Part, Mass]]] = {}
+        self.saved: dict[tuple[int, int], list[tuple[Part, Mass]]] = {}
+        self.waiting: dict[tuple[int, int], list[tuple[Part, Mass]]] = {}
+        """By liar and receiver."""
 
     def add_up(self, round: int, client: int, shares: Mapping[int, Mass], mean: float) -> Mass:
-        """What an honest site has after the round, given all that it takes from the liar."""
-        if client == LIAR or round < self.lie.begins:
+        """What an honest site has after the round, given all that it takes from the liars."""
+        liars = self.lie.liars
+        if client in liars or round < self.lie.begins:
             return super().add_up(round, client, shares, mean)
         names = self.agreed.names()
-        entries = [Entry(names[at], at, round, mass) for at, mass in shares.items() if at != LIAR]
-        edge = Edge(self._usual(round, client), mean)
-        if LIAR in shares:
-            theta = self.lie.change(shares[LIAR].theta)
-            weight = self.lie.weight * edge.share if self.lie.weight > 1 else shares[LIAR].w
-            part = Part(names[LIAR], round, 1, "", Fraction(weight), b"")
-            saved = self.saved.setdefault(client, [])
-            if part.weight <= edge.heaviest:
-                saved.append((part, Mass(theta, weight)))
-            if len(saved) == self.lie.shares:
-                self.waiting[client] = [*self.waiting.get(client, []), *saved][:MOST_UNAPPLIED]
-                saved.clear()
-        waiting = self.waiting.get(client, [])
-        guard = self.guards[client]
-        due = guard.due([part for part, _ in waiting], names[client], edge.heaviest)
-        for part, mass in waiting:
-            if part in due:
-                entries.append(Entry(part.sender, LIAR, part.round, mass))
-        self.waiting[client] = [(part, mass) for part, mass in waiting if part not in due]
+        entries = []
+        for at, mass in shares.items():
+            if at not in liars:
+                entries.append(Entry(names[at], at, round, mass))
+        for liar in liars:
+            entries += self._taken(round, client, liar, shares.get(liar), mean)
         entries.sort(key=lambda entry: (entry.place, entry.round))
-        mixed = guard.mix(entries, names[client])
+        mixed = self.guards[client].mix(entries, names[client])
         assert mixed is not None, "a site keeps a part of its mass in every round"
         return mixed
 
-    def _usual(self, round: int, receiver: int) -> float:
+    def _taken(
+        self, round: int, client: int, liar: int, sent: Mass | None, mean: float
+    ) -> list[Entry]:
+        """What an honest site takes from one liar, which may have ``sent`` a share."""
+        names, pair = self.agreed.names(), (liar, client)
+        edge = Edge(self._usual(round, liar, client), mean)
+        if sent is not None:
+            theta = self.lie.change(sent.theta)
+            weight = self.lie.weight * edge.share if self.lie.weight > 1 else sent.w
+            part = Part(names[liar], round, 1, "", Fraction(weight), b"")
+            saved = self.saved.setdefault(pair, [])
+            if part.weight <= edge.heaviest:
+                saved.append((part, Mass(theta, weight)))
+            if len(saved) == self.lie.shares:
+                self.waiting[pair] = [*self.waiting.get(pair, []), *saved][:MOST_UNAPPLIED]
+                saved.clear()
+        waiting = self.waiting.get(pair, [])
+        due = self.guards[client].due([part for part, _ in waiting], names[client], edge.heaviest)
+        self.waiting[pair] = [(part, mass) for part, mass in waiting if part not in due]
+        return [Entry(p.sender, liar, p.round, mass) for p, mass in waiting if p in due]
+
+    def _usual(self, round: int, liar: int, receiver: int) -> float:
         """The part of its mass that the graph tells the liar to send."""
-        shares = routes(self.agreed.mixing(), round, range(SITES)).shares(LIAR)
+        shares = routes(self.agreed.mixing(), round, range(SITES)).shares(liar)
         return shares.get(receiver, 0.0)
 
 
@@ -185,11 +198,11 @@ def received_accuracy(
             settings = replace(settings, learning=learning, privacy=privacy)
         own = assembly.load(agreed, settings, place)
         train = own.train
-        if lie.flipped and at == LIAR:
+        if lie.flipped and at in lie.liars:
             train = Relabelled(own.train, 9 - own.train.labels)
         clients.append(assembly.client(agreed, settings, train, ledger=None, seed=seed))
     _train(clients, Attacked(agreed, clients, defence, lie), rounds, own)
-    honest = [client for client in clients if client.id != LIAR]
+    honest = [client for client in clients if client.id not in lie.liars]
     scores = [evaluate(client.learner.shared, own.test).accuracy for client in honest]
     return statistics.mean(scores)
 
