@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 import tomllib
@@ -204,3 +205,53 @@ def test_commands_that_need_no_extra_work_without(folder: Path) -> None:
         if told[0] != "0" and told[0] != "None"
     }
     assert not failed
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment with the wheel in it. Other packages are those of this
+    environment, whose own ProxyFL is out of sight: an index need not be reached."""
+    place = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    programs = place / "bin"
+    install = [sys.executable, "-m", "pip", "--python", programs / "python", "install"]
+    done = subprocess.run(
+        [*install, "--quiet", "--no-deps", "--no-index", wheel], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
+    return programs
+
+
+def typed(programs: Path, folder: Path, *words: str) -> str:
+    """What a command prints in an environment; it must end with 0."""
+    done = subprocess.run(
+        [programs / words[0], *words[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1"},
+        timeout=10 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_runs_what_newcomers_type(installed: Path, tmp_path: Path) -> None:
+    """In a new environment and an empty folder: a run and its report, the four hospitals, and a
+    real federation on this machine."""
+    where = typed(installed, tmp_path, "python", "-c", "import proxyfl; print(proxyfl.__file__)")
+    assert where.startswith(str(installed.parent))
+    short = ("--set", "rounds=5", "--workers", "1", "--out", "first")
+    assert "points" in typed(installed, tmp_path, "proxyfl", "run", *short)
+    typed(installed, tmp_path, "proxyfl", "report", "first")
+    assert (tmp_path / "first" / "report.html").stat().st_size > 10_000
+    typed(installed, tmp_path, "proxyfl", "new", "hospitals", "--example", "hospitals")
+    project = tmp_path / "hospitals"
+    told = typed(installed, project, "proxyfl", "run", "--splits", "1", "--workers", "1")
+    assert "AUROC" in told
+    typed(installed, project, "proxyfl", "report")
+    trial = ("proxyfl", "federation", "try", "--rounds", "2", "--no-page")
+    assert "epsilon" in typed(installed, tmp_path, *trial)

@@ -108,6 +108,12 @@ def test_whoever_loses_is_named_first() -> None:
     assert "site-2 loses 3.0 points. 2 of 3 sites gain, 1 loses." in found.headline
 
 
+def test_nobody_who_loses_is_said_in_words() -> None:
+    """Sites without a change neither gain nor lose, and a count of zero is a word."""
+    found = said(made([0.05, 0.04, 0.0]))
+    assert found.headline.endswith("2 of 3 sites gain, none loses.")
+
+
 def test_few_positives_and_one_split_are_too_few() -> None:
     """Fewer than 100 of the rarer class: no verdict from one split, but one from several."""
     runs = [made([0.05, 0.06], seed=seed, test=(300, 40)) for seed in range(5)]

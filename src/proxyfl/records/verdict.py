@@ -214,6 +214,8 @@ class _Case:
             both = f"{both} {noun}s" if n == 2 else both
             return f"{first}{both} {verb}."
         words = f"{up} of {n} {noun}s gain"
+        if down == 0:
+            return f"{first}{words}, none loses."
         return f"{first}{words}, {down} lose{'s' if down == 1 else ''}."
 
     def _lede(self) -> tuple[str, ...]:
