@@ -90,6 +90,9 @@ def lay_out(folder: Path) -> None:
         "flipped.csv": ROWS.replace(",1\n", ",maybe\n"),
         "new.csv": "age,side\n33,left\n",
         "new_wrong.csv": "alter,side\n33,left\n",
+        "counts.csv": "site,patients\nnorth,200\nsouth,100\n",
+        "value.toml": '[label]\ntask = "regression"\ncolumn = "hba1c"\nrange = [4, 14]\n'
+        '[columns.age]\ntype = "number"\nrange = [18, 100]\n',
         "notes.txt": "hello",
         "matrix.json": "[[1]]",
         "card.txt": "no card",
@@ -113,8 +116,9 @@ def lay_out(folder: Path) -> None:
     np.savez(folder / "float_y.npz", x=x, y=y + 0.5)
     np.savez(folder / "nan.npz", x=np.full_like(x, np.nan), y=y)
     np.savez(folder / "object.npz", x=x.astype(object), y=y)
-    for name in ("empty_folder", "broken", "images/cat", "images/dog", "site", "taken"):
+    for name in ("empty_folder", "broken", "images/cat", "images/dog", "site", "taken", "fresh"):
         (folder / name).mkdir(parents=True)
+    (folder / "fresh" / "config.toml").write_text("rounds = 1\n")
     (folder / "broken" / "config.toml").write_text("rounds = 1\n")
     (folder / "broken" / "metrics.jsonl").write_text("{broken\n")
     (folder / "site" / "site.toml").write_text('name = "north"\n[private_optimizer]\n')

@@ -17,7 +17,7 @@ LINES = (Path(__file__).parent / "bad_inputs.txt").read_text().splitlines()
 REMEDY = re.compile(
     r"run: |expected|did you mean|known: |give |name |set |leave |rename|remove|restore|correct|"
     r"complete|choose|raise|make |mend|save |unpack|draft|needs |take |say |put |such as|see |"
-    r"usual are|open one|check |lower |bring |add |is missing",
+    r"usual are|open one|check |lower |bring |add |is missing|write ",
     re.IGNORECASE,
 )
 """What tells a reader what to do."""
@@ -60,6 +60,11 @@ SAID = {
     "node card site": "node init",
     "topology exponental": "Did you mean 'exponential'?",
     "certificate broken": "metrics.jsonl, line 1",
+    "certificate fresh": "proxyfl run fresh/config.toml",
+    "resume fresh": "proxyfl run fresh/config.toml",
+    "worth": "Expected --clients, --examples, --parameters, --epsilon.",
+    "worth value.toml counts.csv --epsilon 1": "--rehearsal",
+    "new study --tables ok.csv ok.csv --yes": "there twice",
     "audit nowhere": "nowhere",
     "schema check north.csv --schema flip.toml": "yes",
 }

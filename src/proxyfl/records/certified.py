@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from proxyfl._command import command
 from proxyfl.errors import RunError
 from proxyfl.privacy import certificate as certificates
 from proxyfl.privacy.certificate import Facts
@@ -45,6 +46,11 @@ def releasing(run: Run) -> str:
     for name in reversed(run.methods):
         if run.method(name).shares:
             return name
+    if not run.methods:
+        raise RunError(
+            f"{run.path} has no record of a round, so there is nothing to certify. To begin it, "
+            f"run: {command('run', (run.path or Path()) / 'config.toml')}"
+        )
     raise RunError(
         f"No method of {run.path} releases models: {', '.join(run.methods)}. Name one with "
         "--method to see what its training would have cost."

@@ -103,6 +103,11 @@ def check_environment(path: Path) -> None:
     """Raise ``RunError`` unless the run in ``path`` can continue as it began: with the same
     releases."""
     check_simulated(path, "there is nothing to resume")
+    if not (existing(path) / "environment.json").is_file():
+        raise RunError(
+            f"{path} has no environment.json, which says how the run began, so it cannot be "
+            f"resumed. To start it again, run: {command('run', path / 'config.toml')}"
+        )
     began = read_json(existing(path) / "environment.json")
     before = began.get("packages", {})
     if began.get("format", 1) != FORMAT:

@@ -95,7 +95,8 @@ class Progress(Display, Callback):
         self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
         if not self.is_drawn:
             self.say(
-                f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
+                f"{len(sites)} clients, {config.data.name}, {config.rounds} "
+                f"round{'' if config.rounds == 1 else 's'}, methods "
                 f"{', '.join(config.methods)}"
             )
 

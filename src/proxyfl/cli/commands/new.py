@@ -21,12 +21,13 @@ from proxyfl.data.tables.draft import (
     SEEN,
     Answers,
     Spellings,
-    answers_of,
+    check_outcome,
     check_roles,
     draft_text,
     propose_intervals,
     propose_range,
     shares_of,
+    written_by_site,
 )
 from proxyfl.data.tables.schema import Schema
 from proxyfl.data.tables.survey import MANY, Survey, propose_classes, survey
@@ -177,6 +178,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 def _make_tables(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     """The files of a project, and what to expect of it."""
     paths: list[Path] = args.tables
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise DataError("A file is there twice in --tables. Name each site's own table once.")
     seen = survey(paths)
     if len(paths) < 2:
         raise DataError(
@@ -190,7 +193,7 @@ def _make_tables(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     if answers.task == CLASSIFICATION:
         answers = _classes(answers, seen, written, ask)
     else:
-        _check_outcome(answers, seen)
+        check_outcome(seen, answers)
     answers = _values(answers, seen, written, ask)
     answers = _ranges(answers, seen, ask)
     answers = _intervals(answers, seen, ask)
@@ -235,7 +238,9 @@ def _roles(args: argparse.Namespace, seen: Survey, ask: Ask | None) -> Answers:
     """The columns of label and person, as given, guessed or asked for."""
     where = ", ".join(map(str, args.tables))
     findings = tuple(args.finding)
-    stated = Answers(args.label, None, args.person, event=args.event, findings=findings)
+    stated = Answers(
+        args.label, None, args.person, event=args.event, findings=findings, is_value=args.value
+    )
     check_roles(seen, stated, where)
     has_label = args.label is not None or bool(findings)
     label = args.label if has_label else seen.guess_label()
@@ -310,25 +315,6 @@ def _warn_of_time(answers: Answers, seen: Survey) -> None:
         f'--event {event}), or make it type = "ignored" in schema.toml.'
     )
     print(textwrap.fill(text, 80))
-
-
-def _check_outcome(answers: Answers, seen: Survey) -> None:
-    """Raises DataError unless a value or a time is a number, and events and findings are yes or
-    no."""
-    if answers.label is not None and not seen.columns[answers.label].is_numeric:
-        words = sorted(seen.columns[answers.label].texts)
-        raise DataError(
-            f"The label {answers.label!r} is to be a number, and has {', '.join(words[:5])}. "
-            "Give a column of numbers with --label."
-        )
-    answered = answers.findings or ((answers.event,) if answers.event is not None else ())
-    for name in answered:
-        column = seen.columns[name]
-        if answers_of(column) is None or not column.texts:
-            raise DataError(
-                f"The column {name!r} is to be a yes or a no, and is written as "
-                f"{_by_site(seen, name) or 'nothing'}. Write 1 and 0, or yes and no."
-            )
 
 
 def _intervals(answers: Answers, seen: Survey, ask: Ask | None) -> Answers:
@@ -431,7 +417,9 @@ def _classes(
             "is nothing to predict. Give another column with --label, or more records."
         )
     proposed = written.get(answers.label) or propose_classes(column)
-    classes = _settle(answers.label, column.texts, proposed, _by_site(seen, answers.label), ask)
+    classes = _settle(
+        answers.label, column.texts, proposed, written_by_site(seen, answers.label), ask
+    )
     return replace(answers, classes=classes)
 
 
@@ -468,17 +456,8 @@ def _values(
             proposed = propose_classes(column)
         else:
             continue
-        values[name] = _settle(name, column.texts, proposed, _by_site(seen, name), ask)
+        values[name] = _settle(name, column.texts, proposed, written_by_site(seen, name), ask)
     return replace(answers, values=values)
-
-
-def _by_site(seen: Survey, name: str) -> str:
-    """How each site writes the values of a column, in words."""
-    parts = []
-    for file, column in seen.columns[name].by_file.items():
-        if column.values:
-            parts.append(f"{file}: {', '.join(sorted(column.texts - column.gaps)[:8])}")
-    return "; ".join(parts)
 
 
 def _settle(

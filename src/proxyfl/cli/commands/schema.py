@@ -33,7 +33,7 @@ record.
 EPILOG = """\
 examples:
   proxyfl schema draft north.csv --label died --person patient > schema.toml
-  proxyfl schema draft north.csv --label days --event died > schema.toml
+  proxyfl schema draft sites/*.csv --label days --event died > schema.toml
   proxyfl schema draft north.csv --label hba1c --value > schema.toml
   proxyfl schema check sites/*.csv --schema schema.toml
   proxyfl schema ranges north.csv --within age=0:130 --epsilon 0.2 --ledger north.jsonl
@@ -69,7 +69,7 @@ records.
 """
 
 _DRAFT_OPTIONS = (
-    option("file FILE", "a table", Path),
+    option("files FILE", "tables, one per site: columns of all of them", Path, nargs="+"),
     *OUTCOME,
     option("--site COLUMN", "the column that names the institution"),
     option("--person COLUMN", "the column that names the individual"),
@@ -89,7 +89,7 @@ _DRAFT_OPTIONS = (
 def execute_draft(args: Namespace) -> int:
     """Print a draft; with --from-data, say on stderr what that means."""
     text = draft(
-        args.file,
+        args.files,
         label=args.label,
         site=args.site,
         person=args.person,
@@ -284,7 +284,7 @@ def _bounds(text: str) -> tuple[str, tuple[float, float]]:
 ACTIONS = (
     Action(
         "draft",
-        "print a first version from a file's header and types",
+        "print a first version from the files' headers and types",
         _DRAFT_OPTIONS,
         execute_draft,
         _DRAFT,

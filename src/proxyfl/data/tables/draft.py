@@ -150,6 +150,7 @@ def draft(
         is_value=is_value,
     )
     check_roles(seen, answers, ", ".join(map(str, paths)))
+    check_outcome(seen, answers)
     name = paths[0].stem if len(paths) == 1 else "table"
     return draft_text(name, seen, answers, from_data=from_data)
 
@@ -198,17 +199,54 @@ def check_roles(seen: Survey, answers: Answers, where: str) -> None:
                 f"{where}: no column {column!r} for the {role}.{suggestion(column, seen.columns)}"
             )
         if column in first:
-            raise ConfigError(f"The column {column!r} cannot be both {first[column]} and {role}.")
+            raise ConfigError(
+                f"The column {column!r} cannot be both {first[column]} and {role}. Name it once."
+            )
         first[column] = role
     if answers.event is not None and answers.label is None:
         raise ConfigError(
             f"With --event {answers.event} the label is the time until the event or the end of the "
             "follow-up. Name its column with --label."
         )
+    if answers.is_value and answers.label is None:
+        raise ConfigError(
+            "With --value the label is a number to be predicted. Name its column with --label."
+        )
+    if answers.is_value and answers.event is not None:
+        raise ConfigError("A label is a value or a time. Leave out --value, or --event.")
     if answers.findings and (answers.label is not None or answers.event is not None):
         raise ConfigError(
             "Several findings are the label. Leave out --label and --event, or --finding."
         )
+
+
+def check_outcome(seen: Survey, answers: Answers) -> None:
+    """Raises DataError unless a value or a time is a number, and an event or a finding a yes or a
+    no."""
+    is_number = answers.task in (REGRESSION, TIME_TO_EVENT)
+    if is_number and answers.label is not None and not seen.columns[answers.label].is_numeric:
+        words = sorted(
+            set().union(*(one.words for one in seen.columns[answers.label].by_file.values()))
+        )
+        raise DataError(
+            f"The label {answers.label!r} is to be a number, and has {', '.join(words[:5])}. "
+            "Give a column of numbers with --label, or correct these cells."
+        )
+    for name in answers.findings or ((answers.event,) if answers.event is not None else ()):
+        if answers_of(seen.columns[name]) is None:
+            raise DataError(
+                f"The column {name!r} is to be a yes or a no, and is written as "
+                f"{written_by_site(seen, name) or 'nothing'}. Write 1 and 0, or yes and no."
+            )
+
+
+def written_by_site(seen: Survey, name: str) -> str:
+    """How each site writes the values of a column, in words."""
+    parts = []
+    for file, column in seen.columns[name].by_file.items():
+        if column.values:
+            parts.append(f"{file}: {', '.join(sorted(column.texts - column.gaps)[:8])}")
+    return "; ".join(parts)
 
 
 def draft_text(
@@ -326,6 +364,8 @@ def propose_intervals(column: Column) -> tuple[tuple[float, ...], str]:
 def answers_of(column: Column) -> dict[str, tuple[str, ...]] | None:
     """How files write the yes and the no of an event or a finding; None if it has other words, or
     words of two vocabularies: whether 1 means dead or alive, nobody knows."""
+    if not column.texts:
+        return None
     for words in HAPPENED:
         sides: dict[str, tuple[str, ...]] = {}
         for side, alike in zip(("no", "yes"), words.values(), strict=True):

@@ -109,7 +109,7 @@ def _check_classes(path: Path, label: str, values: Any, asked: Asked) -> None:
     distinct = values.nunique()
     if distinct < 2 and not asked.classes:
         raise DataError(
-            f"{path}: the label {label!r} has one value only, {values.iloc[0]!r}, so there is "
+            f"{path}: the label {label!r} has one value only, {str(values.iloc[0])!r}, so there is "
             "nothing to predict. Name another column with data.label, or give more records."
         )
     if distinct > MANY_CLASSES and 2 * distinct > len(values):
@@ -182,6 +182,11 @@ def read_table(path: Path, dialect: Dialect | None = None) -> Any:
     except (OSError, ValueError) as problem:
         if isinstance(problem, DataError):
             raise
+        if path.suffix in (".xlsx", ".parquet"):
+            raise DataError(
+                f"{path}: is no {path.suffix} file, whatever its name says, or a damaged one. Save "
+                "it as CSV."
+            ) from problem
         raise DataError(f"{path}: not a readable table: {problem}. Save it as CSV.") from problem
 
 
