@@ -13,7 +13,6 @@ from proxyfl.data.tables import schema
 from proxyfl.data.tables.features import feature_names
 from proxyfl.node.members.site import Site
 from proxyfl.node.trial import free_ports
-from tests.test_table_pages import hospital
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "csv-federation.md"
 SITES = ("north", "south", "east")
@@ -91,11 +90,8 @@ def test_the_page_typed_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Every command succeeds, three terminals where the page says so. At the end there are
     predictions, a report and a certificate that holds; the budget covers all rounds."""
     monkeypatch.chdir(tmp_path)
-    for first, site in enumerate(SITES):
-        (tmp_path / site).mkdir()
-        separator = ";" if site == "south" else ","
-        hospital(tmp_path / site / "patients.csv", 1000 * first, separator=separator)
-    hospital(tmp_path / "new.csv", 9000, labelled=False)
+    exec(blocks("python")[0], {})
+    assert all((tmp_path / site / "patients.csv").is_file() for site in SITES)
     (tmp_path / "schema.toml").write_text(blocks("toml")[0])
     written = ["7541", "7542", "7543", "7581", "7582", "7583"]
     free = dict(zip(written, map(str, free_ports(6)), strict=True))
