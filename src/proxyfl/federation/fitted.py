@@ -138,10 +138,10 @@ def choose(
     listening = [_sum(own, logits, at_hand, share) for share in (1.0, *SHARES)]
     folds = (alone.loss, listening[0].loss)
     if len(at_hand.y) < FEW * classes:
-        listening = [found for found in listening if found.fit is not None]
+        listening = [option for option in listening if option.fit is not None]
     lacks_a_class = len(np.unique(at_hand.y)) < classes
     if lacks_a_class and choose_for == "all":
-        best = min(listening, key=lambda found: found.loss)
+        best = min(listening, key=lambda option: option.loss)
         return at_hand.fitted(best, received, folds)
     if choose_for == "all" and noise is not None:
         share = round(1 / (1 + CAUTION * noise), 2)
@@ -150,11 +150,13 @@ def choose(
         if not lacks_a_class:
             listening.extend(_residuals(at_hand))
         listening = [
-            found for found in listening if noise is None or CAUTION * noise < 2 / found.share - 1
+            option
+            for option in listening
+            if noise is None or CAUTION * noise < 2 / option.share - 1
         ]
     if not listening:
         return at_hand.fitted(alone, received, folds)
-    best = min(listening, key=lambda found: found.loss)
+    best = min(listening, key=lambda option: option.loss)
     difference = best.losses - alone.losses
     deviation = float(difference.std())
     sure = SURE * deviation / math.sqrt(len(difference))
@@ -189,18 +191,18 @@ def choose_outcome(
             proxy = received(inputs.clone()).double().numpy()
 
     def out_of_fold(fit: Callable[[Labels], nn.Module]) -> Array:
-        found = np.zeros((len(x), task.outputs))
+        outputs = np.zeros((len(x), task.outputs))
         for fitting, judging in folds:
             with torch.no_grad():
                 part = fit(fitting)(torch.from_numpy(x[judging]).float())
-            found[judging] = part.double().numpy()
-        return found
+            outputs[judging] = part.double().numpy()
+        return outputs
 
-    def kept(found: _Option) -> Home:
-        own = None if found.fit is None else found.fit(np.arange(len(x)))
-        listens = received if found.weights[1] else None
+    def kept(judged: _Option) -> Home:
+        own = None if judged.fit is None else judged.fit(np.arange(len(x)))
+        listens = received if judged.weights[1] else None
         shift = torch.zeros(task.outputs)
-        return Home(found.name, own, listens, found.weights, shift, classes=False)
+        return Home(judged.name, own, listens, judged.weights, shift, classes=False)
 
     def alone_with(candidate: OutcomeCandidate) -> tuple[_Option, Array]:
         def fit(rows: Labels) -> nn.Module:
@@ -325,21 +327,21 @@ class _Local:
         return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
 
     def fitted(
-        self, found: _Judged, received: nn.Module | None, folds: tuple[float, float] | None = None
+        self, judged: _Judged, received: nn.Module | None, folds: tuple[float, float] | None = None
     ) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
         own = None
         everyone = np.arange(len(self.y))
-        if found.fit is not None:
-            own = self._fit(found.fit, everyone)
+        if judged.fit is not None:
+            own = self._fit(judged.fit, everyone)
         shift = self.shift
-        if not isinstance(found.fit, Candidate):
+        if not isinstance(judged.fit, Candidate):
             shift = shift * 0
         return Home(
-            found.name,
+            judged.name,
             own,
-            received=received if found.weights[1] else None,
-            weights=found.weights,
+            received=received if judged.weights[1] else None,
+            weights=judged.weights,
             shift=torch.from_numpy(shift).float(),
             folds=folds,
         )
@@ -398,8 +400,8 @@ def _losses(logits: Array, y: Labels) -> Array:
     start[0] = 1.0
     limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
     limits[0] = (0.0, None)
-    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
-    return losses(found.x)
+    solution = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    return losses(solution.x)
 
 
 def _folds(y: Labels, persons: Labels | None, seed: int) -> Iterator[tuple[Labels, Labels]]:
@@ -512,10 +514,10 @@ class Fitted(SetOnce, changing=("_private",)):
                 published=self._published,
                 choose_for=self._choose_for,
             )
-        found: dict[Role, nn.Module] = {"private": self._private}
+        models: dict[Role, nn.Module] = {"private": self._private}
         if self._single is not None:
-            found |= self._single.models()
-        return found
+            models |= self._single.models()
+        return models
 
     def state(self) -> State:
         if self._single is None or self.received is None:

@@ -82,12 +82,12 @@ def judge(predictions: Predictions | Outcomes) -> Score:
     return Score(torch.from_numpy(predictions.confusion), values)
 
 
-def _values(found: Outcomes) -> dict[str, float | None]:
+def _values(outputs: Outcomes) -> dict[str, float | None]:
     """Every measure of another task; None where the outputs of a model that diverged are no
     numbers, or where a measure is not defined."""
-    once = np.ones((len(found), 1), dtype=np.float32)
+    once = np.ones((len(outputs), 1), dtype=np.float32)
     values = {}
-    for name, value in outcomes.measured(found, once).items():
+    for name, value in outcomes.measured(outputs, once).items():
         (values[name],) = known(np.where(np.isfinite(value), value, np.nan))
     return values
 
@@ -121,9 +121,9 @@ def predict(
         for part in chunks(examples, size):
             # a copy: a model that works in place must not change the examples
             logits.append(model(part.to(device, copy=True)).float().cpu())
-    found = torch.cat(logits).numpy()
+    outputs = torch.cat(logits).numpy()
     labels = examples.labels.numpy()
-    predictions = outcomes.predictions(found, labels, task or Task())
+    predictions = outcomes.predictions(outputs, labels, task or Task())
     if isinstance(predictions, Predictions) and meaning.offsets:
         return replace(predictions, offsets=meaning.offsets)
     return predictions
@@ -172,7 +172,7 @@ class Judge:
             score,
             calibration=calibration(predictions),
             roc=roc(predictions),
-            intervals={name: interval(found) for name, found in values.items()},
+            intervals={name: interval(of_samples) for name, of_samples in values.items()},
             resampled=values.get(self.measure, ()),
         )
 
@@ -191,10 +191,10 @@ class Judge:
             persons = np.arange(len(predictions))
         values: dict[str, list[float | None]] = {}
         for weights in samples(persons, RESAMPLED, self.seed):
-            for name, found in outcomes.measured(predictions, weights).items():
-                values.setdefault(name, []).extend(known(found))
+            for name, of_samples in outcomes.measured(predictions, weights).items():
+                values.setdefault(name, []).extend(known(of_samples))
         return replace(
             score,
-            intervals={name: interval(found) for name, found in values.items()},
+            intervals={name: interval(of_samples) for name, of_samples in values.items()},
             resampled=values.get(self.measure, ()),
         )

@@ -71,8 +71,8 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> State:
     """The tensors whose names begin with ``prefix``, which is taken off."""
-    found = {}
+    state = {}
     for name, tensor in tensors.items():
         if name.startswith(prefix):
-            found[name.removeprefix(prefix)] = tensor
-    return found
+            state[name.removeprefix(prefix)] = tensor
+    return state

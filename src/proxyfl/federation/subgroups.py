@@ -84,18 +84,18 @@ def judge_groups(
     example is a person."""
     everyone = np.arange(len(labels)) if persons is None else persons
     names = np.array(group)
-    found = []
+    groups = []
     for name in sorted(set(group)):
         rows = np.flatnonzero(names == name)
         own = everyone[rows]
         count = len(np.unique(own))
         reason = _too_few(own, labels[rows], task)
         if reason:
-            found.append(Subgroup(name, count, len(rows), reason=reason))
+            groups.append(Subgroup(name, count, len(rows), reason=reason))
             continue
         with_joining = _sampled(joined.taken(rows), own, measure, seed)
         without = None if alone is None else _sampled(alone.taken(rows), own, measure, seed)
-        found.append(
+        groups.append(
             Subgroup(
                 name,
                 count,
@@ -105,7 +105,7 @@ def judge_groups(
                 gain=None if without is None else _gain(measure, with_joining, without),
             )
         )
-    return found
+    return groups
 
 
 Sampled = tuple[float | None, list[float | None]]

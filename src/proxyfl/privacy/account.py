@@ -161,11 +161,11 @@ class Account(SetOnce):
 
     def counted(self, populations: Populations, entries: Iterable[Entry]) -> list[Entry]:
         """The real entries that count for a study of these populations."""
-        found = []
+        counting = []
         for entry in entries:
             if not entry.simulated and overlap(populations, entry.populations):
-                found.append(entry)
-        return found
+                counting.append(entry)
+        return counting
 
     def page(self, populations: Populations, ledger: Ledger, *, study: str) -> "LedgerPage":
         """The page of ``ledger``, which is about people of these populations.
@@ -286,11 +286,11 @@ class LedgerPage:
         for entry in self.account.entries():
             if entry.ledger == self._identity:
                 missing[entry.charge] -= 1
-        found = [charge for charge in (+missing).elements() if charge.steps]
-        for charge in found:
+        charges = [charge for charge in (+missing).elements() if charge.steps]
+        for charge in charges:
             line = self._entry(charge).line()
             journal.extend(self.account.path, lambda *_, line=line: line, durable=True)
-        return len(found)
+        return len(charges)
 
     def _entry(self, charge: Charge) -> Entry:
         return Entry(
@@ -387,13 +387,13 @@ class Standing:
         return self._grouped(self.simulations)
 
     def _grouped(self, entries: Sequence[Entry]) -> list[Release]:
-        found: dict[tuple[str, ...], list[Entry]] = {}
+        by_release: dict[tuple[str, ...], list[Entry]] = {}
         for entry in entries:
             key = (entry.study, entry.client, entry.ledger, entry.mechanism)
-            found.setdefault(key, []).append(entry)
+            by_release.setdefault(key, []).append(entry)
         account = self.account
         releases = []
-        for each in found.values():
+        for each in by_release.values():
             releases.append(Release(tuple(each), account.unit, account.delta))
         return releases
 

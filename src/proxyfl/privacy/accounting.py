@@ -157,22 +157,22 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     for segment in segments:
         setting = (segment.sampling_rate, segment.noise_multiplier, segment.coalition)
         totals[setting] = totals.get(setting, 0) + segment.steps
-    found = []
+    kept = []
     for (rate, noise, coalition), steps in totals.items():
         if steps:
-            found.append(Segment(rate, noise, steps, coalition))
-    return tuple(found)
+            kept.append(Segment(rate, noise, steps, coalition))
+    return tuple(kept)
 
 
 def _parts(segments: Iterable[Segment]) -> tuple[pld.Part, ...]:
     plain = (Segment(each.sampling_rate, each.noise_multiplier, each.steps) for each in segments)
-    found = []
+    parts = []
     for each in merged(plain):
         rate, noise = float(each.sampling_rate), float(each.noise_multiplier)
-        found.append((rate, noise, each.steps))
+        parts.append((rate, noise, each.steps))
     # Sorted, since composition does not depend on the order and the caches then need not know of
     # it.
-    return tuple(sorted(found))
+    return tuple(sorted(parts))
 
 
 def usable_delta(delta: float, segments: Iterable[Segment]) -> float:

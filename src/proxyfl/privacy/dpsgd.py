@@ -236,8 +236,8 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
             elif classes is not None:
                 rehearse(self._clipper, examples.shape, nobody.dtype, classes, objective)
         self._loss = checked
-        found = _weaker(self._clipper.gradients, checked)
-        self._gradients = _vouched(found, ledger, trusted=trust_unproven)
+        gradients = _weaker(self._clipper.gradients, checked)
+        self._gradients = _vouched(gradients, ledger, trusted=trust_unproven)
         size = params.size(model)
         share = None
         if coalition is not None:
@@ -653,14 +653,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
 
 def _settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, object]]:
     """The learning rate and all other settings of an optimizer, and which weights they are for."""
-    found = []
+    by_group = []
     for group in optimizer.param_groups:
         settings: dict[str, object] = {}
         for name, value in group.items():
             settings[name] = value.tolist() if isinstance(value, Tensor) else value
         settings["params"] = [id(parameter) for parameter in group["params"]]
-        found.append(settings)
-    return found
+        by_group.append(settings)
+    return by_group
 
 
 def _device(model: nn.Module) -> torch.device:

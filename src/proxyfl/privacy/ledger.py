@@ -250,8 +250,8 @@ class Ledger(SetOnce, changing=("_authorised", "_left", "_end", "_path", "_numbe
         it differs."""
         if not path.exists():
             return cls(client, budget=budget, path=path, **promise)
-        found = cls.read(path, budget=budget)
-        stated = found._header()
+        ledger = cls.read(path, budget=budget)
+        stated = ledger._header()
         for name, value in cls(client, **promise)._header().items():
             if stated[name] != value:
                 raise PrivacyError(
@@ -259,7 +259,7 @@ class Ledger(SetOnce, changing=("_authorised", "_left", "_end", "_path", "_numbe
                     "it belongs to another client or to other settings. Put the right file in its "
                     "place, or begin a new run in another folder."
                 )
-        return found
+        return ledger
 
     @property
     def path(self) -> Path | None:

@@ -84,7 +84,7 @@ def options(
     _validate.number("budget-epsilon", epsilon, above=0)
     _validate.number("delta", delta, above=0, below=1)
     check_small(delta, examples)
-    found = []
+    plans = []
     for count in rounds:
         _validate.whole("rounds", count)
         for batch in _batches(examples):
@@ -97,8 +97,8 @@ def options(
             if coalition is not None:
                 honest = coalition.honest
                 all_others = pld_of([Segment(rate, noise, steps, coalition).alone], delta)
-            found.append(Option(batch, count, steps, noise, honest, all_others))
-    return found
+            plans.append(Option(batch, count, steps, noise, honest, all_others))
+    return plans
 
 
 def check_small(delta: float, examples: int) -> None:
@@ -110,9 +110,9 @@ def check_small(delta: float, examples: int) -> None:
         )
 
 
-def most_parameters(found: Sequence[Option], clients: int) -> int:
+def most_parameters(plans: Sequence[Option], clients: int) -> int:
     """The largest proxy that is not hopeless under some option."""
-    return max(option.largest_proxy(clients) for option in found)
+    return max(option.largest_proxy(clients) for option in plans)
 
 
 def _batches(examples: int) -> list[int]:

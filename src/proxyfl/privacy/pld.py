@@ -110,8 +110,8 @@ def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]
 
 def _loss(pmf: "pld_pmf.DensePLDPmf", interval: float) -> _Loss:
     """The part of the library's distributions that this module needs."""
-    found = np.asarray(pmf._probs, dtype=np.float64)
-    probabilities = np.maximum(found, 0.0)
+    masses = np.asarray(pmf._probs, dtype=np.float64)
+    probabilities = np.maximum(masses, 0.0)
     first = int(pmf._lower_loss)
     places = first + np.arange(len(probabilities), dtype=np.float64)
     losses: Floats = places * interval

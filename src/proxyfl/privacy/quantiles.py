@@ -78,15 +78,15 @@ def estimate(
         add_noise(noisy, noise_multiplier=noise_multiplier, clip_norm=1.0, source=source)
         return bool(noisy.item() < 0)
 
-    found = []
+    estimates = []
     for values, within in zip(columns, bounds, strict=True):
         present = np.clip(values[~np.isnan(values)], *within)
         of_column = []
         for quantile in quantiles:
             middle = _search(present, quantile, within, is_negative, halvings)
             of_column.append(middle)
-        found.append(sorted(of_column))
-    return found
+        estimates.append(sorted(of_column))
+    return estimates
 
 
 def _search(

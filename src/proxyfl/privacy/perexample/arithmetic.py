@@ -97,7 +97,7 @@ def matmul(step: Step) -> Rows:
     left, right = names[-2:]
     is_vector = step.rank(right) == 1
     both = step.rows(left) is not None and step.rows(right) is not None
-    found: set[tuple[int, int, int]] = set()
+    places: set[tuple[int, int, int]] = set()
     summed_over = {left: -1, right: -1 if is_vector else -2}
     for name, summed in summed_over.items():
         rows = step.rows(name)
@@ -110,10 +110,10 @@ def matmul(step: Step) -> Rows:
             step.fail("it compares examples with one another")
         if name == left and is_vector:
             position += 1
-        found.add((position, rows.outer, rows.inner))
-    if len(found) != 1:
+        places.add((position, rows.outer, rows.inner))
+    if len(places) != 1:
         step.fail("it compares examples with one another")
-    position, outer, inner = found.pop()
+    position, outer, inner = places.pop()
     result = Rows(len(step.shape) + position, outer, inner)
     for name in names:
         _constant_fits(step, name, position, result, matrix=name in (left, right))

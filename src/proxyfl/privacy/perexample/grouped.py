@@ -44,11 +44,11 @@ class Groups:
 
     def terms(self, terms: list[Term]) -> list[Term]:
         """The groups' gradients from those of the rows."""
-        found: list[Term] = []
+        totals: list[Term] = []
         for term in terms:
             total = self.added_up(term.per_example())
-            found.append(Materialised(term.parameter, total))
-        return found
+            totals.append(Materialised(term.parameter, total))
+        return totals
 
 
 @dataclass(frozen=True)

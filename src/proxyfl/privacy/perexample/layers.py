@@ -220,9 +220,9 @@ def vmapped(use: Use) -> list[Term]:
 
     inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
     with torch.enable_grad(), quiet_vmap():
-        found = torch.func.vmap(gradients, randomness="error")(use.g, *inputs)
+        by_weight = torch.func.vmap(gradients, randomness="error")(use.g, *inputs)
     terms: list[Term] = []
-    for k, of_weight in zip(weights, found, strict=True):
+    for k, of_weight in zip(weights, by_weight, strict=True):
         terms.append(Materialised(leaves[k], of_weight.detach()))
     return terms
 

@@ -172,15 +172,15 @@ def unbind(step: Step) -> Axes:
 def cat(step: Step) -> Rows:
     """Tensors side by side, or batches one after the other: k batches are ``outer`` = k."""
     nodes = step.inputs["tensors"]
-    found = [step.axes[node] for node in nodes]
+    all_rows = [step.axes[node] for node in nodes]
     dim = step.inputs.get("dim", 0) % len(step.shape)
-    same = {rows and (rows.axis, rows.inner) for rows in found}
+    same = {rows and (rows.axis, rows.inner) for rows in all_rows}
     if None in same or len(same) != 1:
         step.fail("it joins examples with something else")
-    if found[0].axis != dim:
+    if all_rows[0].axis != dim:
         return aligned(step, nodes, len(step.shape))
-    outer = sum(rows.outer for rows in found)
-    return Rows(dim, outer, found[0].inner)
+    outer = sum(rows.outer for rows in all_rows)
+    return Rows(dim, outer, all_rows[0].inner)
 
 
 def stack(step: Step) -> Rows:

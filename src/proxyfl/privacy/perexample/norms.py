@@ -30,11 +30,11 @@ def square_norms_of(blocks: list[Tensor]) -> list[Tensor]:
     norms = stacked.double()
     squares = torch.addcmul(least, norms, norms * factors)
     raised = iter(squares.unbind())
-    found = []
+    of_blocks = []
     for block in blocks:
         is_narrow = block.shape[1] < BLOCK
-        found.append(next(raised) if is_narrow else upper_square_norms(block))
-    return found
+        of_blocks.append(next(raised) if is_narrow else upper_square_norms(block))
+    return of_blocks
 
 
 def upper_square_norms(gradients: Tensor) -> Tensor:

@@ -42,14 +42,14 @@ def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
 
     If it does in the model's own precision, float64 decides, where the model can be run so. A deep
     network in float32 has rows whose gradient jumps when the last digit of a number changes."""
-    found = _disagreement(model, way, made_up, tolerance=1e-3)
-    if found is None:
+    difference = _disagreement(model, way, made_up, tolerance=1e-3)
+    if difference is None:
         return None
     try:
         with widened(model):
             return _disagreement(model, way, made_up, tolerance=1e-6)
     except (RuntimeError, TypeError):
-        return found
+        return difference
 
 
 def _disagreement(model: nn.Module, way: Way, made_up: MadeUp, tolerance: float) -> str | None:
@@ -84,10 +84,10 @@ def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
         for total, part in zip(expected, gradient, strict=True):
             total.add_(part, alpha=min(1.0, clip_norm / max(norms[i], 1e-30)))
         if i + 1 in BATCHES:
-            found = _compare_batch(clipper, x[: i + 1], norms, expected, tolerance)
+            difference = _compare_batch(clipper, x[: i + 1], norms, expected, tolerance)
             state.restore_buffers()
-            if found is not None:
-                return found
+            if difference is not None:
+                return difference
     return None
 
 
@@ -181,9 +181,9 @@ def mixing_layer(model: nn.Module, made_up: MadeUp) -> str | None:
         with jittered(model, jitter):
             for n, scale in zip(SIZES, SCALES, strict=True):
                 for kept in (0, n - 1):
-                    found = _exchanged(model, made_up, n, scale, kept)
-                    if found is not None:
-                        return found
+                    layer = _exchanged(model, made_up, n, scale, kept)
+                    if layer is not None:
+                        return layer
     return None
 
 
@@ -233,9 +233,9 @@ def output(model: nn.Module, x: Tensor) -> tuple[Tensor | None, bool]:
     """The model's output, None if it has not one row per example, and whether it drew random
     numbers: the same ones every time."""
     with torch.no_grad(), same_draws() as drew:
-        found = model(x)
+        out = model(x)
         random = drew()
-    rows = found if _has_rows(found, len(x)) else None
+    rows = out if _has_rows(out, len(x)) else None
     return rows, random
 
 

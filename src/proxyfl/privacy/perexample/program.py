@@ -170,9 +170,9 @@ def _terms(site: _Site, recorded: Recorded, gradient: Tensor, n: int, records: i
 def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     """Terms of the parameters themselves: gradients at a tensor that was computed from parameters
     go back through that computation, example by example."""
-    found: list[Term] = []
+    terms: list[Term] = []
     if not derived:
-        return found
+        return terms
     sources = [weight for weight in weights if weight.requires_grad]
     outputs = [term.parameter for term in derived]
     at_outputs = [term.per_example() for term in derived]
@@ -182,8 +182,8 @@ def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
         )
     for weight, gradient in zip(sources, gradients, strict=True):
         if gradient is not None:
-            found.append(Materialised(weight, gradient))
-    return found
+            terms.append(Materialised(weight, gradient))
+    return terms
 
 
 def _sites(model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> list[_Site]:
@@ -210,10 +210,10 @@ def _sites(model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> list[_Site
 def _quicker(trace: Trace) -> dict[Any, Callable[..., Any]]:
     """``QUICKER`` for one graph. With GroupNorm the layout of wide convolutions costs more than it
     gains."""
-    found = dict(QUICKER)
+    replacements = dict(QUICKER)
     if any(step.operation is torch.ops.aten.group_norm.default for step in trace.steps.values()):
-        found.pop(torch.ops.aten.conv2d.default, None)
-    return found
+        replacements.pop(torch.ops.aten.conv2d.default, None)
+    return replacements
 
 
 def compile_graph(
@@ -239,7 +239,7 @@ def compile_graph(
     if _writing(trace):  # perhaps to the caller's batch
         for node in trace.examples:
             known[node] = graph.call_function(torch.clone, (known[node],))
-    found: dict[Node, Node] = {}
+    records: dict[Node, Node] = {}
     at = {site.node: site for site in sites}
     for node in trace.graph.nodes:
         if node.op == "get_attr":
@@ -252,8 +252,8 @@ def compile_graph(
             known[node] = graph.call_function(operation, args, kwargs)
             if node in at:
                 tensors = [known[each] for each in at[node].tensors]
-                found[node] = graph.call_function(_record, (known[node], tensors))
-    graph.output((known[trace.output], [found[site.node] for site in sites]))
+                records[node] = graph.call_function(_record, (known[node], tensors))
+    graph.output((known[trace.output], [records[site.node] for site in sites]))
     return GraphModule(dict(trace.constants), graph)
 
 

@@ -235,15 +235,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return value
 
     def _node(self, tensor: Tensor) -> Node:
-        found = self._nodes.get(id(tensor))
-        if isinstance(found, Node):
-            return found
-        if found is None:
+        entry = self._nodes.get(id(tensor))
+        if isinstance(entry, Node):
+            return entry
+        if entry is None:
             name = f"constant_{len(self._constants)}"
             self._constants[name] = tensor.detach().clone()
             node = self._graph.create_node("get_attr", name)
         else:
-            node = self._graph.call_function(operator.getitem, found)
+            node = self._graph.call_function(operator.getitem, entry)
         self._bind(tensor, node)
         return node
 
@@ -303,12 +303,12 @@ def _written(func: Any) -> list[tuple[int, str]]:
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    found = []
+    places = []
     for position, argument in enumerate(schema.arguments):
         alias = argument.alias_info
         if alias is not None and alias.is_write:
-            found.append((position, argument.name))
-    return found
+            places.append((position, argument.name))
+    return places
 
 
 def _written_tensors(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:

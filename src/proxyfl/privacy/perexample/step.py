@@ -78,10 +78,10 @@ class Step:
         allowed = {self.inputs.get(name) for name in names}
         if not carrying <= allowed or not carrying:
             self.fail("examples meet where only weights are expected")
-        found = {self.axes[node] for node in carrying}
-        if len(found) != 1:
+        distinct = {self.axes[node] for node in carrying}
+        if len(distinct) != 1:
             self.fail("the examples lie along different axes")
-        rows: Rows = found.pop()
+        rows: Rows = distinct.pop()
         return rows
 
     @property
@@ -125,15 +125,15 @@ def describe(node: Node) -> str:
 
 
 def aligned(step: Step, nodes: list[Node], rank: int) -> Rows:
-    found: set[Rows] = set()
+    distinct: set[Rows] = set()
     for node in nodes:
         rows = step.axes[node]
         if rows is not None:
             missing = rank - len(step.shapes[node])
-            found.add(rows.at(rows.axis + missing))
-    if len(found) != 1:
+            distinct.add(rows.at(rows.axis + missing))
+    if len(distinct) != 1:
         step.fail("it compares examples with one another")
-    rows = found.pop()
+    rows = distinct.pop()
     for node in nodes:
         shape = step.shapes[node]
         position = rows.axis - rank + len(shape)

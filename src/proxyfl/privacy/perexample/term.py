@@ -192,8 +192,8 @@ def total_square_norms(terms: Sequence[Term], losses: Tensor) -> Tensor:
     itself can lose, a unit roundoff of it for each term, is added."""
     blocks = [term.blocks() for term in terms]
     distinct = {id(block): block for block in chain(*blocks)}
-    found = square_norms_of(list(distinct.values()))
-    squares = dict(zip(distinct, found, strict=True))
+    norms = square_norms_of(list(distinct.values()))
+    squares = dict(zip(distinct, norms, strict=True))
     total = torch.zeros_like(losses, dtype=torch.float64)
     for term, own in zip(terms, blocks, strict=True):
         of_own = [squares[id(block)] for block in own]

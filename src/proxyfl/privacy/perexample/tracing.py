@@ -142,15 +142,15 @@ def _by_name(node: Node) -> dict[str, Any]:
     if schema is None:
         by_place = {str(k): _plain(v) for k, v in enumerate(node.args)}
         return {**by_place, **node.kwargs}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         if position < len(node.args):
-            found[argument.name] = _plain(node.args[position])
+            arguments[argument.name] = _plain(node.args[position])
         elif argument.name in node.kwargs:
-            found[argument.name] = _plain(node.kwargs[argument.name])
+            arguments[argument.name] = _plain(node.kwargs[argument.name])
         elif argument.has_default_value():
-            found[argument.name] = argument.default_value
-    return found
+            arguments[argument.name] = argument.default_value
+    return arguments
 
 
 def _plain(value: Any) -> Any:

@@ -199,15 +199,15 @@ class _Check:
             self.model.eval()  # dropout draws anew in every call, which would look like an error
         tried = self.clipper.prepare(self.shape, self.dtype)
         try:
-            found = _disagreement(self.model, tried, self._made_up)
+            difference = _disagreement(self.model, tried, self._made_up)
         except ModelError as problem:
-            found = str(problem)
+            difference = str(problem)
         finally:
             self.model.train()
             state.restore_buffers()
-        if found is None:
+        if difference is None:
             return way
-        slow = alone(self.model, self._made_up, found)
+        slow = alone(self.model, self._made_up, difference)
         self.clipper.take(slow)
         return slow
 
@@ -249,10 +249,10 @@ def _disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
     )
     if key in _tried:
         return None
-    found = disagreement(model, way, made_up)
-    if found is None:
+    difference = disagreement(model, way, made_up)
+    if difference is None:
         _tried.add(key)
-    return found
+    return difference
 
 
 def _other_generators() -> tuple[object, str]:

@@ -169,7 +169,7 @@ def one_by_one(model: nn.Module) -> Each:
 
     def each(x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, Iterable[Tensor]]:
         rows: list[tuple[Tensor, ...]] = []
-        found: list[Tensor] = []
+        all_losses: list[Tensor] = []
         state = State(model, deep=True)
         if not first:
             first.append(state)
@@ -184,9 +184,9 @@ def one_by_one(model: nn.Module) -> Each:
                     "have no zeros to leave out. Set sparse=False in its embeddings."
                 )
             rows.append(gradients)
-            found.append(losses.detach())
+            all_losses.append(losses.detach())
             state.check()
-        return torch.cat(found), map(torch.stack, zip(*rows, strict=True))
+        return torch.cat(all_losses), map(torch.stack, zip(*rows, strict=True))
 
     return each
 
@@ -252,15 +252,15 @@ def own_backward(model: nn.Module, *inputs: Tensor) -> str | None:
         out = torch.func.functional_call(model, buffers, inputs)
     if hooks:
         return "a tensor with a gradient hook"
-    found: set[Any] = set()
+    visited: set[Any] = set()
     todo = [out.grad_fn] if isinstance(out, Tensor) else []
     while todo:
         node = todo.pop()
-        if node is None or node in found:
+        if node is None or node in visited:
             continue
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             return f"the autograd.Function {type(node).__name__.removesuffix('Backward')}"
-        found.add(node)
+        visited.add(node)
         todo += [following for following, _ in node.next_functions]
     return None
 
