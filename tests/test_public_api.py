@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,23 @@ def test_examples_use_public_names_alone(page: str) -> None:
             assert set(names) <= set(public[str(node.module)]), f"{page}: {names}"
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             assert node.attr.startswith("__"), f"{page}: {node.attr} is internal"
+
+
+def test_private_training_takes_no_more_lines_than_opacus() -> None:
+    """The first example of DPSGD and the same with Opacus, as the page has them: both run."""
+    torch = pytest.importorskip("torch")
+    text = (ROOT / "docs" / "guides" / "python.md").read_text()
+    part = text.partition("## Private training without a federation")[2]
+    ours = part.partition("```python\n")[2].partition("```")[0]
+    theirs = part.partition("```py\n")[2].partition("```")[0]
+    assert len(ours.splitlines()) < len(theirs.splitlines())
+    x = torch.randn(480, 5)
+    names = {"torch": torch, "x": x, "y": (x[:, 0] > 0).long()}
+    exec(ours, dict(names))
+    if importlib.util.find_spec("opacus"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Opacus has some of its own
+            exec(theirs, dict(names))
 
 
 def test_the_reference_has_every_name() -> None:

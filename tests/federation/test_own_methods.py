@@ -10,12 +10,13 @@ import torch
 from examples.fedprox import fedprox
 from examples.trimmed_mean import trimmed_mean
 from proxyfl import METHODS, Config, InMemory, Method, Run, load, run
-from proxyfl.errors import ConfigError
+from proxyfl.errors import ConfigError, PrivacyError
 from proxyfl.federation.methods import name_of
 from proxyfl.parts import (
     Input,
     Learning,
     Local,
+    Losses,
     Mass,
     Mutual,
     Single,
@@ -155,8 +156,15 @@ def test_a_learner_must_share_the_trained_model() -> None:
     [
         (lambda masses: {}, r"for each of the clients \[0, 1, .*got \[\]"),
         (lambda masses: None, "got NoneType"),
-        (lambda masses: {k: Mass.of(torch.zeros(2)) for k in masses}, "Expected a mass of"),
-        (lambda masses: dict.fromkeys(masses, 3), "Expected a mass of"),
+        (lambda masses: {k: Mass.of(torch.zeros(2)) for k in masses}, "to return 650 parameters"),
+        (
+            lambda masses: {k: Mass(m.m * torch.nan, m.w) for k, m in masses.items()},
+            "Expected numb",
+        ),
+        (lambda masses: {k: Mass(m.m, 0.0) for k, m in masses.items()}, "a positive weight"),
+        (lambda masses: {k: Mass(-m.m, -m.w) for k, m in masses.items()}, "a positive weight"),
+        (lambda masses: masses | {99: masses[0]}, "for each of the clients"),
+        (lambda masses: dict.fromkeys(masses, 3), "to return 650 parameters"),
     ],
 )
 def test_an_exchange_must_return_every_clients_mass(result: object, said: str) -> None:
@@ -168,6 +176,58 @@ def test_an_exchange_must_return_every_clients_mass(result: object, said: str) -
     mine = {"mine": Method("mine", "single", exchange, keeps="received")}  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=said):
         compare(mine)
+
+
+class Uncharged(Single):
+    """Takes a step that is on no ledger."""
+
+    def train(self, round: int, steps: int) -> Losses:
+        return Losses(proxy=self.trainer.step(self.trainer.draw()))
+
+
+class Twice(Single):
+    """Charges for one step and takes two."""
+
+    def train(self, round: int, steps: int) -> Losses:
+        self.trainer.begin_round(round, 1)
+        self.trainer.step(self.trainer.draw())
+        return Losses(proxy=self.trainer.step(self.trainer.draw()))
+
+
+class Again(Single):
+    """Uses a batch twice, which samples it with another probability than was charged."""
+
+    def train(self, round: int, steps: int) -> Losses:
+        self.trainer.begin_round(round, 2)
+        batch = self.trainer.draw()
+        self.trainer.step(batch)
+        return Losses(proxy=self.trainer.step(batch))
+
+
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (Uncharged, "no step left that is on its ledger"),
+        (Twice, "no step left that is on its ledger"),
+        (Again, "was used already"),
+    ],
+)
+def test_a_learner_releases_nothing_that_was_not_charged(
+    learner: type[Single], said: str, tmp_path: Path
+) -> None:
+    """Steps without a charge, more of them than were charged, and a batch used twice end the run
+    before anything is sent."""
+    sent = []
+
+    def exchange(masses, present, leaving, channel):  # type: ignore[no-untyped-def]
+        sent.append(sorted(masses))
+        return dict(masses)
+
+    mine = Method("mine", lambda trainer, private: learner(trainer), exchange, keeps="received")
+    config = replace(CONFIG, methods=("mine",))
+    with pytest.raises(PrivacyError, match=said):
+        run(config, methods=METHODS | {"mine": mine}, out=tmp_path / "run")
+    assert sent == []
 
 
 def test_a_function_that_cannot_be_sent_to_workers_is_refused() -> None:

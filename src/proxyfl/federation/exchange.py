@@ -192,11 +192,13 @@ def _mixing(exchange: str | Mixing, topology: Topology) -> Mixing:
 
 
 def _checked(mix: Mixing) -> Mixing:
-    """``mix``, whose result is looked at: every client that stays has a mass of the right size."""
+    """``mix``, whose result is looked at: every client that stays has a mass of the right size, and
+    numbers where it was given numbers."""
 
     def checked(
         masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
     ) -> dict[int, Mass]:
+        numbers = all(bool(mass.m.isfinite().all()) for mass in masses.values())
         mixed = mix(masses, present, leaving, channel)
         staying = {client for client in masses if client not in leaving}
         if not isinstance(mixed, dict) or mixed.keys() != staying:
@@ -211,6 +213,12 @@ def _checked(mix: Mixing) -> Mixing:
                 raise ConfigError(
                     f"Expected {name_of(mix)} to return {channel.size} parameters and a positive "
                     f"weight for client {client} in round {channel.round}, got {mass}."
+                )
+            if numbers and not mass.m.isfinite().all():
+                raise ConfigError(
+                    f"Expected numbers for client {client} from the exchange {name_of(mix)} in "
+                    f"round {channel.round}, got parameters that are not finite. Everything it was "
+                    "given here is finite."
                 )
         return mixed
 
