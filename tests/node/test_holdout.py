@@ -209,6 +209,12 @@ def test_the_key_is_the_sites_secret(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.chmod(0o644)
     with pytest.raises(IdentityError, match="chmod 600"):
         holdout.key(place)
+    path.chmod(0o600)
+    for damaged in (b"", b"00", bytes(range(128, 256))):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match="expected 64 hexadecimal digits"):
+            holdout.key(place)
+        assert holdout.notes(place) == ()
     capsys.readouterr()
 
 

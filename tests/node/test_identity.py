@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from proxyfl.node.members.identity import (
+    IDENTITY_FILE,
     KEY_FILE,
     TLS_FILE,
     Identity,
@@ -137,6 +138,31 @@ def certified(identity: Identity, *, names: bool = True) -> tuple[bytes, bytes]:
     builder = builder.add_extension(wanted if names else other, critical=False)
     pem = serialization.Encoding.PEM
     return builder.sign(key, hashes.SHA256()).public_bytes(pem), ca.public_bytes(pem)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"-----BEGIN CERTIFICATE-----\n", b"\xff" * 99],
+    ids=["gone", "empty", "cut", "noise"],
+)
+def test_a_damaged_certificate_is_signed_again(identity: Identity, content: bytes | None) -> None:
+    """A site signs its TLS certificate itself, so a damaged one stops nothing. The identity
+    certificate is on the card that others have: its loss is told."""
+    path = identity.folder / TLS_FILE
+    for name, remedy in ((TLS_FILE, "node certificate"), (IDENTITY_FILE, "from a backup")):
+        intact = (identity.folder / name).read_bytes()
+        if content is None:
+            (identity.folder / name).unlink()
+        else:
+            (identity.folder / name).write_bytes(content)
+        with pytest.raises(IdentityError, match=remedy):
+            identity.check_dates()
+        if name == TLS_FILE:
+            renewed = x509.load_pem_x509_certificate(identity.tls_certificate())
+            assert renewed == x509.load_pem_x509_certificate(path.read_bytes())
+            identity.check_dates()
+        else:
+            (identity.folder / name).write_bytes(intact)
 
 
 def test_an_institutions_own_authority_works(identity: Identity) -> None:

@@ -86,6 +86,21 @@ def test_a_later_start_keeps_the_beginning(layout: Layout, tmp_path: Path) -> No
     assert now["python"] != "2"
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe"])
+def test_a_damaged_description_stops_no_site(
+    layout: Layout, tmp_path: Path, content: bytes
+) -> None:
+    """A site that cannot read what it wrote of itself at its last start writes it again."""
+    folder = shutil.copytree(layout.sites[0], tmp_path / "north")
+    (folder / "environment.json").write_bytes(content)
+    settings, _ = site.read(folder)
+    data = assembly.load(layout.manifest, settings, folder)
+    recording.describe(folder, layout.manifest, settings, data)
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["federation"] == layout.manifest.name
+    assert environment["started"]
+
+
 def test_the_record_has_the_terms_that_were_agreed(layout: Layout) -> None:
     """config.toml of a site reads as a config, with the manifest's terms and the site's own."""
     config = of_run(layout.sites[1])

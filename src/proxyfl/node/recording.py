@@ -10,6 +10,7 @@ So ``report``, ``table``, ``watch``, ``predict`` and ``proxyfl.load`` take a sit
 run. Nothing of this leaves the site.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 
 from proxyfl import _journal, _settings
-from proxyfl._files import Document, write_json, write_text
+from proxyfl._files import Document, read_json, write_json, write_text
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
 from proxyfl.federation.client import Client
@@ -58,9 +59,10 @@ def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> No
     file = folder / "environment.json"
     environment = runs.environment()
     if file.is_file():  # a later start of the same study
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if before.get("federation") == manifest.name:
-            environment["started"] = before["started"]
+        with contextlib.suppress(RunError, TypeError, KeyError):  # damaged: it is written anew
+            before = read_json(file)
+            if before["federation"] == manifest.name:
+                environment["started"] = before["started"]
     environment |= {
         "format": runs.FORMAT,
         "simulation": False,

@@ -64,7 +64,7 @@ def key(folder: Path) -> bytes:
         with contextlib.suppress(FileExistsError):  # another command of this site was faster
             create(folder)
     check_secret(path)
-    text, _, _ = path.read_text(encoding="utf-8").partition("\n")
+    text, _, _ = path.read_text(encoding="utf-8", errors="replace").partition("\n")
     try:
         secret = bytes.fromhex(text)
     except ValueError:
@@ -82,7 +82,7 @@ def notes(folder: Path) -> tuple[str, ...]:
     path = folder / FILE
     if not path.exists():
         return ()
-    _, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    _, _, rest = path.read_text(encoding="utf-8", errors="replace").partition("\n")
     if not rest.startswith(_REDRAWN):
         return ()
     date = rest.removeprefix(_REDRAWN).strip()

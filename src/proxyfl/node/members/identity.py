@@ -443,8 +443,8 @@ class Identity:
         return _private_pem(self._key)
 
     def tls_certificate(self) -> bytes:
-        """The TLS certificate in PEM form, renewed first if a third of its life or less is left, or
-        if a clock that was wrong gave it dates in the future.
+        """The TLS certificate in PEM form, renewed first if a third of its life or less is left, if
+        a clock that was wrong gave it dates in the future, or if its file is damaged.
 
         One that an institution's own authority signed is not replaced here: renewing it is that
         authority's business."""
@@ -467,7 +467,7 @@ class Identity:
                 "This site's certificates come from its institution's authority. Have it sign this "
                 f"request, then install the answer: {self._request()}"
             )
-        own = x509.load_pem_x509_certificate((self.home / IDENTITY_FILE).read_bytes())
+        own = self._read(IDENTITY_FILE)
         now = _now()
         if not own.not_valid_before_utc <= now < own.not_valid_after_utc:
             self._certify_itself()
@@ -519,17 +519,30 @@ class Identity:
                 "If the clock here is right, have your authority sign this request again: "
                 f"{self._request()}"
             )
-        own = x509.load_pem_x509_certificate((self.home / IDENTITY_FILE).read_bytes())
+        own = self._read(IDENTITY_FILE)
         check_dates(own, "The identity certificate", advice)
         check_dates(self._tls(), "The TLS certificate", advice)
 
     def _tls(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate((self.home / TLS_FILE).read_bytes())
+        return self._read(TLS_FILE)
+
+    def _read(self, name: str) -> x509.Certificate:
+        path = self.home / name
+        try:
+            return x509.load_pem_x509_certificate(path.read_bytes())
+        except (OSError, ValueError) as problem:
+            advice = "Bring it back from a backup."
+            if name == TLS_FILE:
+                advice = f"To sign it again, run: {command('node', 'certificate', self.folder)}"
+            raise IdentityError(f"{path} is no readable certificate. {advice}") from problem
 
     def _is_due(self) -> bool:
-        """True if the TLS certificate ends soon, is not valid yet, or would be valid for longer
-        than one that is signed now."""
-        certificate = self._tls()
+        """True if the TLS certificate cannot be read, ends soon, is not valid yet, or would be
+        valid for longer than one that is signed now."""
+        try:
+            certificate = self._tls()
+        except IdentityError:
+            return True
         now = _now()
         left = certificate.not_valid_after_utc - now
         too_long = left > datetime.timedelta(days=TLS_DAYS) + GRACE
@@ -541,7 +554,8 @@ class Identity:
         write_bytes(self.home / IDENTITY_FILE, certificate)
 
     def _certifies_itself(self) -> bool:
-        return fingerprint_of((self.home / IDENTITY_FILE).read_bytes()) == self.fingerprint
+        own = self._read(IDENTITY_FILE).public_bytes(serialization.Encoding.PEM)
+        return fingerprint_of(own) == self.fingerprint
 
     def _alternative_name(self) -> x509.SubjectAlternativeName:
         return x509.SubjectAlternativeName([x509.DNSName(tls_name(self.fingerprint))])
