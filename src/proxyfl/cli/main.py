@@ -46,6 +46,7 @@ COMMANDS = {
     "report": "make one self-contained page about one or more runs",
     "watch": "follow a run in the browser while it runs",
     "predict": "predict with a client's private model from a finished run",
+    "effects": "odds ratios behind a linear proxy, with intervals that know the noise",
     "subgroups": "measures by sex, age band or another column, at home; warns of groups that lose",
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
     "certificate": "what each client's releases cost, on a page; check such a page",

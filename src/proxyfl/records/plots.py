@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 120, 180, 44, 48
+ROW = 20
+"""The least height of a row with a name."""
+LETTER = 6.2
+"""The width of a letter, about."""
 
 STROKES = {"solid": "none", "dash": "8 5", "dot": "2 4"}
 
@@ -33,6 +37,7 @@ class Line:
     """One curve, or one set of marks (``dash`` None), with a band around it if there is one."""
 
     name: str
+    """Its name in the legend; empty: it has no place there."""
     colour: str
     points: Sequence[Point]
     dash: str | None = "solid"
@@ -52,6 +57,8 @@ class Figure:
     lines: Sequence[Line]
     rows: Sequence[str] = ()
     """Names of the rows, if the vertical axis has names instead of numbers: row i is at -i."""
+    ratios: bool = False
+    """True if the horizontal axis has logarithms of ratios. Its ticks name the ratios."""
 
     def save(self, path: Path | str) -> None:
         """Write the chart to ``path``, whole or not at all."""
@@ -65,32 +72,36 @@ class Figure:
         """The chart as SVG."""
         points = [point for line in self.lines for point in line.points]
         highs = [edge for line in self.lines for ends in line.band for edge in ends]
-        across = Axis.of([x for x, _ in points], LEFT, WIDTH - RIGHT)
+        left = max(LEFT, math.ceil(LETTER * max(map(len, self.rows), default=0)) + 16)
+        right = left + WIDTH - RIGHT - LEFT
+        width = right + RIGHT
+        height = max(HEIGHT, TOP + BOTTOM + ROW * len(self.rows))
+        across = Axis.of([x for x, _ in points], left, right)
         if self.rows:
-            up = Axis(-len(self.rows) + 0.5, 0.5, HEIGHT - BOTTOM, TOP)
+            up = Axis(-len(self.rows) + 0.5, 0.5, height - BOTTOM, TOP)
             ticks = [(float(-number), name) for number, name in enumerate(self.rows)]
         else:
-            up = Axis.of([*(y for _, y in points), *highs], HEIGHT - BOTTOM, TOP)
+            up = Axis.of([*(y for _, y in points), *highs], height - BOTTOM, TOP)
             ticks = up.ticks()
-        drawn = [_text(LEFT, 22, self.title, "start", "15px", "600")]
+        drawn = [_text(left, 22, self.title, "start", "15px", "600")]
         for value, name in ticks:
             y = up.at(value)
-            drawn.append(_segment(LEFT, y, WIDTH - RIGHT, y, "#e2e6ea"))
-            drawn.append(_text(LEFT - 8, y + 4, name, "end"))
-        for value, name in across.ticks():
-            drawn.append(_text(across.at(value), HEIGHT - BOTTOM + 18, name, "middle"))
-        drawn.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, self.x, "middle"))
-        drawn.append(_text(LEFT, 38, self.y, "start"))
-        for number, line in enumerate(self.lines):
+            drawn.append(_segment(left, y, right, y, "#e2e6ea"))
+            drawn.append(_text(left - 8, y + 4, name, "end"))
+        for value, name in across.ratios() if self.ratios else across.ticks():
+            drawn.append(_text(across.at(value), height - BOTTOM + 18, name, "middle"))
+        drawn.append(_text((left + right) / 2, height - 8, self.x, "middle"))
+        drawn.append(_text(left, 38, self.y, "start"))
+        y = float(TOP)
+        for line in self.lines:
             drawn.append(_curve(line, across, up))
-            y = TOP + 18 * number
-            drawn.append(
-                _segment(WIDTH - RIGHT + 12, y, WIDTH - RIGHT + 34, y, line.colour, line.dash)
-            )
-            drawn.append(_text(WIDTH - RIGHT + 40, y + 4, line.name, "start"))
+            if line.name:
+                drawn.append(_segment(right + 12, y, right + 34, y, line.colour, line.dash))
+                drawn.append(_text(right + 40, y + 4, line.name, "start"))
+                y += 18
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'width="{WIDTH}" role="img" aria-label="{escape(self.title)}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" role="img" aria-label="{escape(self.title)}" '
             'font-family="system-ui, sans-serif" font-size="12px" fill="#545e69" '
             f'style="background: #fff">{"".join(drawn)}</svg>'
         )
@@ -127,6 +138,13 @@ class Axis:
             ticks.append((first * step, f"{first * step:.6g}".replace("-", MINUS)))
             first += 1
         return ticks
+
+    def ratios(self) -> list[tuple[float, str]]:
+        """Round ratios whose logarithms lie within the axis, with their words."""
+        powers = range(math.floor(self.low / math.log(10)), math.ceil(self.high / math.log(10)) + 1)
+        ratios = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+        within = [each for each in ratios if self.low <= math.log(each) <= self.high]
+        return [(math.log(each), f"{each:g}") for each in within]
 
 
 def accuracy(runs: "Runs", measure: str) -> Figure:

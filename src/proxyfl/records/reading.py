@@ -26,6 +26,7 @@ ADDITIONS = {
     "certificate": "privacy_certificate.json",
     "audit": "audit.json",
     "membership": "membership.json",
+    "effects": "effects.json",
 }
 """Files that other commands may have added to a run's folder."""
 

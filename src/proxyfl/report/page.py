@@ -26,6 +26,7 @@ SCRIPTS = (
     "measures",
     "curves",
     "audit",
+    "effects",
     "privacy",
     "graph",
     "peers",

@@ -132,6 +132,7 @@ section("evidence", "What is behind it", sites.node, doubts.node);
 curvesSection();
 measuresSection();
 if (someTask("classification")) classesSection();
+effectsSection();
 privacySection();
 costsSection();
 peersSection();

@@ -126,7 +126,7 @@ function additions() {
     membership: "Membership inference",
   };
   return page.runs.flatMap((run) =>
-    Object.entries(run.additions).map(([key, content]) =>
+    Object.entries(run.additions).filter(([key]) => key !== "effects").map(([key, content]) =>
       element(
         "div",
         { class: "addition card c12", "data-addition": key },
