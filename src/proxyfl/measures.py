@@ -464,6 +464,9 @@ _TAIL = (1 - 0.95) / 2
 _CELLS = 2**21
 """Multiplicities that are held at a time: 16 MB."""
 
+_NEAR = 256
+"""Examples whose multiplicities are converted at a time."""
+
 
 def resample(
     predictions: Predictions, persons: "NDArray[np.int64] | None", *, times: int, seed: int
@@ -542,7 +545,7 @@ def weighted(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
     if predictions.finite:
         rows += [predictions.squares, predictions.losses]
     with np.errstate(invalid="ignore", divide="ignore"):
-        sums: Array = np.stack(rows) @ weights.astype(float)
+        sums = _weighted_sums(np.stack(rows), weights)
         count = sums[0]
         classes = slice(2, 2 + predictions.classes)
         of_class = sums[classes.stop : classes.stop + predictions.classes] / sums[classes]
@@ -554,6 +557,18 @@ def weighted(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
         by_measure |= _of_curves(predictions, weights)
         by_measure["brier"], by_measure["log_loss"] = sums[-2] / count, sums[-1] / count
     return by_measure
+
+
+def _weighted_sums(rows: "NDArray[Any]", weights: "Counts") -> "Array":
+    """rows (values, examples) times weights (examples, samples), in float64; weights are converted
+    a piece at a time, which stays in the cache."""
+    import numpy as np
+
+    sums = np.zeros((len(rows), weights.shape[1]))
+    for start in range(0, len(weights), _NEAR):
+        part = slice(start, start + _NEAR)
+        sums += rows[:, part] @ weights[part].astype(float)
+    return sums
 
 
 def samples(persons: "NDArray[np.int64]", times: int, seed: int) -> Iterator["Counts"]:

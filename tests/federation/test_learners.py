@@ -11,6 +11,7 @@ from proxyfl import params
 from proxyfl.data.examples import InMemory
 from proxyfl.data.sources import load
 from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.federation import trainers
 from proxyfl.federation.learners import Mutual, Residual, Single
 from proxyfl.federation.metrics import evaluate
 from proxyfl.federation.trainers import PlainSGD, optimizer_over
@@ -363,6 +364,14 @@ def test_plain_training_claims_nothing() -> None:
         )
     with pytest.raises(ConfigError, match="0 <= beta <= 1, got beta=-1"):
         PlainSGD(proxy, sgd(proxy), Units(EXAMPLES), teacher_weight=-1, ledger=ledger(), **common)
+
+
+def test_models_keep_no_gradients() -> None:
+    """After a step a model holds no gradient: of many clients in a process only one has any."""
+    private = model("mlp")
+    loss = private(X).square().mean()
+    assert trainers.descend(sgd(private), loss) == float(loss.detach())
+    assert all(weight.grad is None for weight in private.parameters())
 
 
 def test_optimizers() -> None:

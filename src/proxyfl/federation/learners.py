@@ -44,7 +44,7 @@ from proxyfl._setonce import SetOnce
 from proxyfl.errors import ConfigError, ModelError, PrivacyError, ProxyFLError
 from proxyfl.federation.methods import Role, name_of
 from proxyfl.federation.state import Parts, State, pack, unpack
-from proxyfl.federation.trainers import PlainSGD, smallest_batch
+from proxyfl.federation.trainers import PlainSGD, descend, smallest_batch
 from proxyfl.losses import NO_BALANCE, Objective
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind
@@ -334,16 +334,12 @@ class Mutual(SetOnce):
         """One step of the private model on ``batch``, for which it has given ``logits``; None if it
         cannot learn from this batch and nobody else may notice."""
         try:
-            loss = self._private_loss(batch, logits)
-            self.private_optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
-            self.private_optimizer.step()
+            return descend(self.private_optimizer, self._private_loss(batch, logits))
         except Exception as problem:
             if not goes_on(self.trainer.ledger, problem) or self._is_broken:
                 raise
             warn_of_fault("A batch was left out, because the private model fails on it", problem)
             return None
-        return float(loss.detach())
 
     def _fails_on_zeros(self) -> bool:
         """True if the private model or its optimizer, as they begin, fail on a batch of zeros: then

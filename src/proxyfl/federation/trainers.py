@@ -109,10 +109,12 @@ class PlainSGD(SetOnce, changing=("_drawn",)):
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-    """One step down ``loss``, whose value it returns."""
+    """One step down ``loss``, whose value it returns. No gradient is kept: of many clients in a
+    process only one has any."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
     optimizer.step()
+    optimizer.zero_grad()
     return float(loss.detach())
 
 
