@@ -9,7 +9,7 @@ is drawn for the sum:
 
     gossip     K sites add all of the noise, each by itself
     weighted   gossip with site weights n / (n + d / mu^2), where the smallest site has n < d / mu^2
-    masked     each adds 1 / h of its variance, h = K - K // 2
+    masked     each adds 1 / h of its variance, h = K - K // 2; as many steps as worth says
     central    noise once, by somebody whom all trust (h = K)
 
 With two classes a score is the AUROC. With more it is the macro AUROC, and ``accuracy`` has each
@@ -37,7 +37,16 @@ from proxyfl.federation.fitted import choose
 from proxyfl.losses import NO_BALANCE, Balance, balance_for, class_shares
 from proxyfl.models.architectures import LENGTH, WAVES, Fourier
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.worth import SHORT_STEP, STEP, Facts, noise_ratio, site_weight, step_for
+from proxyfl.privacy.worth import (
+    ROUNDS,
+    SHORT_STEP,
+    STEP,
+    Facts,
+    noise_ratio,
+    rounds_for,
+    site_weight,
+    step_for,
+)
 from proxyfl.settings import Synthetic
 from proxyfl.simulation.config import Config, Data, Partition
 from proxyfl.simulation.division import load_data, split
@@ -46,7 +55,6 @@ from proxyfl.sweeps import file as sweep
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "joining"
 EPSILONS = (1.0, 3.0)
-ROUNDS = 40
 MOMENTUM = 0.9
 FASTEST = 2.0
 STEPS = (STEP, SHORT_STEP)
@@ -190,6 +198,7 @@ def descend(
     step: float,
     draws: int,
     seed: int,
+    rounds: int = ROUNDS,
     weights: Array | None = None,
 ) -> Array:
     """The mean of the second half's proxies, (draws, inputs and one, classes).
@@ -212,7 +221,7 @@ def descend(
     generator = np.random.default_rng([seed, 7])
     velocity = np.zeros_like(theta)
     mean = np.zeros_like(theta)
-    for t in range(ROUNDS):
+    for t in range(rounds):
         for draw in range(draws):
             logits = x @ theta[draw] + prior
             logits -= logits.max(1, keepdims=True)
@@ -224,9 +233,9 @@ def descend(
             gradient += noise * generator.standard_normal(start.shape).astype(np.float32)
             velocity[draw] = MOMENTUM * velocity[draw] + gradient / total
             theta[draw] -= rate * velocity[draw]
-        if t >= ROUNDS // 2:
+        if t >= rounds // 2:
             mean += theta
-    return mean / (ROUNDS - ROUNDS // 2)
+    return mean / (rounds - rounds // 2)
 
 
 def _offsets(sites: Federation) -> Array:
@@ -312,7 +321,9 @@ def home(
     )
 
 
-def noise_ratios(sites: Federation, sigma: float, honest: float) -> list[float | None]:
+def noise_ratios(
+    sites: Federation, sigma: float, honest: float, rounds: int = ROUNDS
+) -> list[float | None]:
     """The proxy's expected error in parts of each site's own, as ``federation.assembly`` has it."""
     study_is_linear = sites.config.models.proxy == "linear"
     layer = last_layer(sites.proxy)
@@ -329,7 +340,7 @@ def noise_ratios(sites: Federation, sigma: float, honest: float) -> list[float |
                 clients=count,
                 honest=round(honest),
                 width=(layer.weight.numel() + layer.bias.numel()) / 2,
-                mu=math.sqrt(ROUNDS) / sigma,
+                mu=math.sqrt(rounds) / sigma,
                 total=sum(sites.sizes),
                 prevalence=public or own,
                 examples=len(y),
@@ -367,27 +378,33 @@ def measured(
         "pooled": pooled,
         "joined": [],
     }
-    rule = step_for(
-        Facts(
-            count,
-            max(2, round(sum(sites.sizes) / count)),
-            layer.weight.numel() + layer.bias.numel(),
-            1.0,
-            delta,
-            classes=sites.classes,
-            score=min(max(pooled, 0.51), 0.99),
-            prevalence=cases,
-        )
+    facts = Facts(
+        count,
+        max(2, round(sum(sites.sizes) / count)),
+        layer.weight.numel() + layer.bias.numel(),
+        1.0,
+        delta,
+        classes=sites.classes,
+        score=min(max(pooled, 0.51), 0.99),
+        prevalence=cases,
     )
+    rule = step_for(facts)
     honest = count - count // 2
     noises = {"gossip": count, "masked": count / honest, "central": 1.0}
     for epsilon in EPSILONS:
-        sigma = noise_for(epsilon, sampling_rate=1.0, steps=ROUNDS, delta=delta)
-        weights = site_weights(sites, sigma)
+        masked = replace(facts, epsilon=epsilon, colluders=count // 2)
+        more = rounds_for(masked, total=sum(sites.sizes))
+        sigmas = {
+            steps: noise_for(epsilon, sampling_rate=1.0, steps=steps, delta=delta)
+            for steps in {ROUNDS, more}
+        }
+        weights = site_weights(sites, sigmas[ROUNDS])
         mechanisms = dict(noises)
         if weights.min() < HALF:
             mechanisms["weighted"] = float((weights**2).sum())
         for mechanism, factor in mechanisms.items():
+            rounds = more if mechanism in ("masked", "central") else ROUNDS
+            sigma = sigmas[rounds]
             for step in (rule,) if rule_only else STEPS:
                 noise = sigma * math.sqrt(factor)
                 theta = descend(
@@ -396,12 +413,13 @@ def measured(
                     step=step,
                     draws=draws,
                     seed=seed,
+                    rounds=rounds,
                     weights=weights if mechanism == "weighted" else None,
                 )
                 shared = [auroc(test @ each, sites.test_y) for each in theta]
                 keeps = []
                 if mechanism != "central" and step == rule:
-                    noisy = noise_ratios(sites, sigma, count / factor)
+                    noisy = noise_ratios(sites, sigma, count / factor, rounds)
                     for each in theta[:kept]:
                         proxy = as_proxy(sites, each)
                         keeps.append(
@@ -415,6 +433,7 @@ def measured(
                         "epsilon": epsilon,
                         "mechanism": mechanism,
                         "step": step,
+                        "rounds": rounds,
                         "sigma": sigma,
                         "shared": shared,
                         "own": [own_patients(sites, test, each) for each in theta],

@@ -26,7 +26,7 @@ from torch import nn
 
 from benchmarks import draws
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.worth import STEP
+from proxyfl.privacy.worth import ROUNDS, STEP
 
 Arrays = list[Any]
 
@@ -96,14 +96,14 @@ def train(sites: draws.Federation, sigma: float, seed: int) -> tuple[float, floa
     strategy.initialize_parameters(None)
     ok = Status(Code.OK, "")
     tail: list[Arrays] = []
-    for round in range(draws.ROUNDS):
+    for round in range(ROUNDS):
         results = []
         for client in clients:
             fitted, examples, _ = client.fit(arrays, {"rate": rate})
             results.append((None, FitRes(ok, ndarrays_to_parameters(fitted), examples, {})))
         combined, _ = strategy.aggregate_fit(round + 1, results, [])
         arrays = parameters_to_ndarrays(combined)
-        if round >= draws.ROUNDS // 2:
+        if round >= ROUNDS // 2:
             tail.append(arrays)
     mean = [np.mean([each[at] for each in tail], axis=0) for at in range(2)]
     return score(sites, arrays), score(sites, mean)
@@ -123,7 +123,7 @@ def main() -> None:
         sites = draws.federation(args.study, seed)
         delta = sites.config.privacy.delta or 1 / (10 * max(sites.sizes))
         for epsilon in draws.EPSILONS:
-            sigma = noise_for(epsilon, sampling_rate=1.0, steps=draws.ROUNDS, delta=delta)
+            sigma = noise_for(epsilon, sampling_rate=1.0, steps=ROUNDS, delta=delta)
             for draw in range(args.draws):
                 found[epsilon].append(train(sites, sigma, 1000 * seed + draw))
         print(f"seed {seed}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import draws
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.worth import STEP
+from proxyfl.privacy.worth import ROUNDS, STEP
 
 STUDY = "two-kinds"
 
@@ -59,7 +59,7 @@ def measure(seed: int, count: int, sums: dict[str, list[float]]) -> None:
     sums.setdefault("pooled", []).append(score([answers(None)] * len(kinds)))
     delta = 1 / (10 * max(sites.sizes))
     for epsilon in draws.EPSILONS:
-        sigma = noise_for(epsilon, sampling_rate=1.0, steps=draws.ROUNDS, delta=delta)
+        sigma = noise_for(epsilon, sampling_rate=1.0, steps=ROUNDS, delta=delta)
         for exchange in ("gossip", "masked sum"):
             for name, groups in (("one proxy", [list(everyone)]), ("by kind", kinds)):
                 trained = []

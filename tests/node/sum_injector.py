@@ -32,7 +32,7 @@ from proxyfl.privacy.ledger import Ledger
 
 from . import injector
 from .accounting import Balance, Body
-from .injector import SITES, Fault, Injector, Member, draw, possible_kinds
+from .injector import ENDS, SITES, Fault, Injector, Member, draw, possible_kinds
 from .test_sums import record_of, shared_proxy
 
 QUORUM = 4
@@ -89,7 +89,7 @@ class SumInjector(Injector):
     """Runs one schedule on a federation whose sites add up."""
 
     command = "tests.node.sum_injector"
-    patience = 120.0  # a site below the quorum for longer ends
+    patience = 20.0  # a site below the quorum for longer ends, and its operator runs it again
 
     def __init__(self, folder: Path, seed: int, faults: Sequence[Fault]) -> None:
         super().__init__(folder, seed, faults)
@@ -103,6 +103,17 @@ class SumInjector(Injector):
     def _end_program(self, member: Member) -> None:
         super()._end_program(member)
         self.sent.setdefault(member.name, []).append(vectors_of(member.place))
+
+    def _follow(self, member: Member) -> None:
+        """A site that ended below the quorum says what its operator has to do: run it again."""
+        if member.exit in ENDS and record_of(member.place).step < self._all_steps():
+            self.note(f"{member.name} is run again")
+            member.start_at = time.monotonic() + 1.0
+        else:
+            super()._follow(member)
+
+    def _all_steps(self) -> int:
+        return self.versions[-1].rounds * STEPS
 
     def _rejoin(self, member: Member) -> None:
         """A site that has forgotten what it sent stays stopped."""
@@ -131,7 +142,7 @@ class SumInjector(Injector):
             assert steps >= len(left), (
                 f"the ledger of {member.name} has {steps} steps, and {len(left)} vectors left it"
             )
-            assert record_of(member.place).step == self.versions[-1].rounds * STEPS, member.name
+            assert record_of(member.place).step == self._all_steps(), member.name
             assert torch.equal(shared_proxy(member.place), shared_proxy(first)), member.name
         self.furthest = record_of(first).step
 

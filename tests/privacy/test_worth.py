@@ -9,6 +9,8 @@ import pytest
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import Segment, epsilon_of
 from proxyfl.privacy.worth import (
+    FASTEST,
+    MORE_ROUNDS,
     ROUNDS,
     RULE,
     Facts,
@@ -236,3 +238,16 @@ def test_facts_that_cannot_be(wrong: dict[str, float], message: str) -> None:
 def test_steps_of_the_settings() -> None:
     """The noise is for as many steps as the settings have."""
     assert settings_for(HEART).rounds == ROUNDS
+
+
+def test_a_masked_sum_with_room_takes_more_steps_for_a_rare_outcome() -> None:
+    """Where so many sites share the noise that the learning rate is at its limit even so. Gossip, a
+    usual outcome and a few sites take the usual number. The noise is that of all steps."""
+    gusto = Facts(121, 270, 64, 1.0, 2.2e-4, score=0.82, prevalence=0.07, colluders=60)
+    settings = settings_for(gusto)
+    assert (settings.rounds, settings.learning_rate) == (MORE_ROUNDS, FASTEST)
+    steps = [Segment(1.0, settings.noise_multiplier, MORE_ROUNDS)]
+    assert epsilon_of(steps, gusto.delta, "pld") == pytest.approx(1.0, rel=0.01)
+    assert settings_for(changed(gusto, colluders=None)).rounds == ROUNDS
+    assert settings_for(changed(gusto, prevalence=0.3)).rounds == ROUNDS
+    assert settings_for(changed(gusto, clients=6, colluders=3)).rounds == ROUNDS

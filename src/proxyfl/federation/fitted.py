@@ -92,7 +92,7 @@ RESIDUAL_PENALTIES = (100.0, 10.0)
 
 
 @dataclass(frozen=True)
-class _Judged:
+class Judged:
     """A candidate's name, weights and how it is fitted, with its loss on each own example."""
 
     name: str
@@ -102,6 +102,7 @@ class _Judged:
 
     @property
     def loss(self) -> float:
+        """The mean loss."""
         return float(self.losses.mean())
 
     @property
@@ -127,15 +128,15 @@ def choose(
     is q; without it the proxy is taken for good. A ``published`` score, and regressions on top of
     it, are among the estimators of the client's own; with the spec PUBLISHED it is kept as it is.
     """
-    at_hand = _Local.of(examples, classes, received, balance, seed)
+    at_hand = Local.of(examples, classes, received, balance, seed)
     scores = score_candidates(published) if published else []
     tried = scores[:1] if spec == PUBLISHED else [*candidates(spec, imports), *scores]
-    judged = [(_alone(each, at_hand), each) for each in tried]
+    judged = [(judge_alone(each, at_hand), each) for each in tried]
     alone, own = min(judged, key=lambda pair: pair[0].loss)
     if received is None:
         return at_hand.fitted(alone, None)
     logits = at_hand.out_of_fold(own) - at_hand.shift
-    listening = [_sum(own, logits, at_hand, share) for share in (1.0, *SHARES)]
+    listening = [judge_sum(own, logits, at_hand, share) for share in (1.0, *SHARES)]
     folds = (alone.loss, listening[0].loss)
     if len(at_hand.y) < FEW * classes:
         listening = [option for option in listening if option.fit is not None]
@@ -145,10 +146,10 @@ def choose(
         return at_hand.fitted(best, received, folds)
     if choose_for == "all" and noise is not None:
         share = round(1 / (1 + CAUTION * noise), 2)
-        listening = [_sum(own, logits, at_hand, share)] if share else []
+        listening = [judge_sum(own, logits, at_hand, share)] if share else []
     else:
         if not lacks_a_class:
-            listening.extend(_residuals(at_hand))
+            listening.extend(judge_residuals(at_hand))
         listening = [
             option
             for option in listening
@@ -248,7 +249,7 @@ class _Option:
 
 
 @dataclass(frozen=True)
-class _Local:
+class Local:
     """The client's own examples as arrays, the proxy's logits for them (zeros without one), and the
     folds."""
 
@@ -268,7 +269,8 @@ class _Local:
         received: nn.Module | None,
         balance: Balance,
         seed: int,
-    ) -> "_Local":
+    ) -> "Local":
+        """The arrays and folds of a client's examples."""
         inputs = examples.take(torch.arange(len(examples))).cpu()
         y = examples.labels.cpu().numpy().copy()  # the examples' own memory otherwise
         groups = examples.groups
@@ -327,7 +329,7 @@ class _Local:
         return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
 
     def fitted(
-        self, judged: _Judged, received: nn.Module | None, folds: tuple[float, float] | None = None
+        self, judged: Judged, received: nn.Module | None, folds: tuple[float, float] | None = None
     ) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
         own = None
@@ -347,28 +349,30 @@ class _Local:
         )
 
 
-def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
+def judge_alone(candidate: Candidate, at_hand: Local) -> Judged:
+    """An estimator of the client's own, by its folds."""
     name = f"alone ({candidate.name})"
     losses = _losses(at_hand.out_of_fold(candidate), at_hand.y)
-    return _Judged(name, candidate, (1.0, 0.0), losses)
+    return Judged(name, candidate, (1.0, 0.0), losses)
 
 
-def _sum(own: Candidate, logits: Array, at_hand: _Local, share: float) -> _Judged:
+def judge_sum(own: Candidate, logits: Array, at_hand: Local, share: float) -> Judged:
     """The sum with this share of the proxy; the bare proxy where that is all of it. ``logits`` are
     those of the client's own estimator, out of fold."""
     if share == 1:
-        return _Judged("proxy", None, (0.0, 1.0), _losses(at_hand.proxy, at_hand.y))
+        return Judged("proxy", None, (0.0, 1.0), _losses(at_hand.proxy, at_hand.y))
     weights = (1 - share, share)
     losses = _losses(at_hand.combined(logits, weights), at_hand.y)
-    return _Judged(f"sum, {share:g} proxy ({own.name})", own, weights, losses)
+    return Judged(f"sum, {share:g} proxy ({own.name})", own, weights, losses)
 
 
-def _residuals(at_hand: _Local) -> Iterator[_Judged]:
+def judge_residuals(at_hand: Local) -> Iterator[Judged]:
+    """The regressions on top of the proxy, by the folds."""
     for penalty in RESIDUAL_PENALTIES:
         name = f"residual, penalty {penalty:g}"
         logits = at_hand.out_of_fold(penalty) + at_hand.proxy
         losses = _losses(logits, at_hand.y)
-        yield _Judged(name, penalty, (1.0, 1.0), losses)
+        yield Judged(name, penalty, (1.0, 1.0), losses)
 
 
 def _losses(logits: Array, y: Labels) -> Array:

@@ -32,8 +32,9 @@ does so, leaves each federation out in turn, and records predicted against measu
 thumb: it does not know how much the sites differ.
 
 The settings: full batches, so that a step's sum weighs each site by its examples; ``ROUNDS`` steps
-with momentum; a learning rate at which the noise of one averaged step moves the weights of two
-classes by ``STEP``, or by ``SHORT_STEP`` if a proxy is narrow and the signal weak or cases rare.
+with momentum, or ``MORE_ROUNDS`` for a rare outcome if a masked sum has room for them; a learning
+rate at which the noise of one averaged step moves the weights of two classes by ``STEP``, or by
+``SHORT_STEP`` if a proxy is narrow and the signal weak or cases rare.
 
 Guarantee: the noise keeps the whole run within epsilon by the PLD accountant.
 """
@@ -50,6 +51,9 @@ from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.planning import check_small
 
 ROUNDS = 40
+MORE_ROUNDS = 100
+"""Steps of a masked sum over a rare outcome, whose loss is flat, if the noise is so small that the
+learning rate is at its limit even so (docs/research/joining.md)."""
 MOMENTUM = 0.9
 STEP = 0.1
 SHORT_STEP = 0.05
@@ -212,26 +216,45 @@ class Needed:
 
 def step_for(facts: Facts) -> float:
     """The length of a step of noise, by public facts."""
-    rarest = min(facts.cases, 1 - facts.cases)
-    weak = facts.score < WEAK or rarest < RARE
+    weak = facts.score < WEAK or _is_rare(facts)
     return SHORT_STEP if weak and facts.width <= NARROW else STEP
 
 
+def _is_rare(facts: Facts) -> bool:
+    return min(facts.cases, 1 - facts.cases) < RARE
+
+
+def rounds_for(facts: Facts, *, total: int | None = None) -> int:
+    """The steps for these facts; ``total`` is the number of all sites' examples, where they are not
+    alike."""
+    if facts.coalition is None or not _is_rare(facts):
+        return ROUNDS
+    has_room = _rate(facts, MORE_ROUNDS, total) >= FASTEST
+    return MORE_ROUNDS if has_room else ROUNDS
+
+
 def settings_for(facts: Facts, *, total: int | None = None) -> Settings:
-    """The settings for these facts; ``total`` is the number of all sites' examples, where they
-    are not alike."""
-    noise = noise_for(facts.epsilon, sampling_rate=1.0, steps=ROUNDS, delta=facts.delta)
-    everyone = facts.clients * facts.examples if total is None else total
-    of_two_classes = 2 * facts.width
-    of_the_sum = noise * math.sqrt(facts.clients / facts.honest)
-    rate = min(FASTEST, step_for(facts) / (of_the_sum * math.sqrt(of_two_classes) / everyone))
+    """The settings for these facts; ``total`` as for ``rounds_for``."""
+    rounds = rounds_for(facts, total=total)
+    rate = min(FASTEST, _rate(facts, rounds, total))
     return Settings(
-        rounds=ROUNDS,
+        rounds=rounds,
         settle=1 if facts.coalition else math.ceil(math.log2(facts.clients)) + 1,
         batch=facts.examples,
-        noise_multiplier=noise,
+        noise_multiplier=_noise(facts, rounds),
         learning_rate=float(f"{rate:.2g}"),
     )
+
+
+def _noise(facts: Facts, rounds: int) -> float:
+    return noise_for(facts.epsilon, sampling_rate=1.0, steps=rounds, delta=facts.delta)
+
+
+def _rate(facts: Facts, rounds: int, total: int | None) -> float:
+    """The learning rate at which the noise of a step moves the weights by ``step_for``."""
+    everyone = facts.clients * facts.examples if total is None else total
+    of_the_sum = _noise(facts, rounds) * math.sqrt(facts.clients / facts.honest)
+    return step_for(facts) / (of_the_sum * math.sqrt(2 * facts.width) / everyone)
 
 
 def worth(facts: Facts, *, examples: int | None = None, rule: Rule = RULE) -> Worth:
