@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from proxyfl.cli.commands.predict import model_file
 from proxyfl.cli.main import main
 from proxyfl.data.sources import load
+from proxyfl.errors import RunError
 from proxyfl.federation.modelfile import load_model
 
 DIGITS = load("digits")
@@ -68,6 +71,24 @@ def test_arrays(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert [p["class"] for p in found["predictions"]] == [
             str(int(np.argmax(row))) for row in wanted
         ]
+
+
+def test_a_pooled_model_must_be_asked_for(finished: Path, tmp_path: Path) -> None:
+    """A model of everybody's records is never taken for a site's own, neither as client 0 nor as
+    the only one of its method."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(
+        config.replace('["alone", "proxyfl"]', '["alone", "proxyfl", "pooled"]')
+    )
+    pooled = run / "models" / "pooled" / "000-private.safetensors"
+    pooled.parent.mkdir()
+    shutil.copy(run / "models" / "alone" / "000-private.safetensors", pooled)
+    assert model_file(run, "0", None, "private") == run / "models" / "proxyfl" / pooled.name
+    with pytest.raises(RunError, match="name one with --client"):
+        model_file(run, None, None, "private")
+    assert model_file(run, None, "pooled", "private") == pooled
 
 
 def test_one_example(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,5 +279,5 @@ def verdict(folder: Path) -> Verdict | None:
         run.kept(method, SITE_CLIENT),
         run.gain(method, SITE_CLIENT),
         answer_interval(joined) if joined is not None else None,
-        f"Spent: {run.spent(method, SITE_CLIENT)}",
+        f"Spent: {run.spent(method, SITE_CLIENT)}.",
     )

@@ -20,6 +20,7 @@ from proxyfl.data.sources.inputs import load_inputs
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
+from proxyfl.federation.methods import METHODS
 from proxyfl.federation.prevalence import Meaning, headings
 from proxyfl.outcomes import survival_of, value_of
 from proxyfl.records import folder
@@ -48,7 +49,9 @@ OPTIONS = (
     option("run_folder RUN", "folder of a run, of a site, or of an export", Path),
     option("input INPUT", ".npz, .npy, .csv, .parquet or an image", Path),
     option("--client K", "number or name of the client; not needed if there is only one"),
-    option("--method NAME", "which method's model (default: the last that has such a model)"),
+    option(
+        "--method NAME", "the method (default: the last that has such a model, not a pooled one)"
+    ),
     option("--model", "which of the client's models", str, "private", choices=("private", "proxy")),
     option("--id COLUMN", "the column of a table that names its rows"),
     flag("--csv", "print id, prediction and all probabilities as CSV"),
@@ -239,9 +242,11 @@ def model_file(run: Path, client: str | None, method: str | None, role: str) -> 
     """Returns the model file that the arguments mean. The message of an error lists what there is.
 
     A client's name goes before its number: an institution may be called 7. Without ``client`` the
-    run must have only one.
+    run must have only one. A model of everybody's records, which no site can have, is for those
+    who name its method.
     """
-    methods = [method] if method else reversed(of_run(run).methods)
+    listed = reversed(of_run(run).methods)
+    methods = [method] if method else sorted(listed, key=_is_pooled)
     for name in methods:
         paths = sorted((run / "models" / name).glob(f"*-{role}.safetensors"))
         if client is None and len(paths) == 1:
@@ -265,6 +270,10 @@ def model_file(run: Path, client: str | None, method: str | None, role: str) -> 
         f"{_models(run) or 'none; did the run finish?'} To continue one, "
         f"run: {command('resume', run)}"
     )
+
+
+def _is_pooled(method: str) -> bool:
+    return method in METHODS and METHODS[method].pooled
 
 
 def _models(run: Path) -> str:
