@@ -1,7 +1,6 @@
 """Real sites that train one proxy by masked sums: sockets, keys, stores, ledgers."""
 
 import contextlib
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import reading
 from proxyfl.report.document import cost
 from proxyfl.report.site import page as site_page
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 from .federations import SEED, Running, change, predicted, quick, running, trial
 from .test_firewalls import without_addresses
@@ -228,9 +227,7 @@ def test_a_site_that_comes_after_the_end_takes_over_the_proxy(tmp_path: Path) ->
     late = layout.sites[2]
     others = [place.name for place in layout.sites[:2]]
     with running(layout, only=others) as made:
-        deadline = time.monotonic() + PATIENCE
-        while len(status.rows(layout.sites[0])) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: len(status.rows(layout.sites[0])) >= 2)
         made.start(late)
         made.join()
         assert set(made.ended.values()) == {"finished"}, made.ended

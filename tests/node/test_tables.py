@@ -17,6 +17,7 @@ from proxyfl.cli.main import main
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, DataError
 from proxyfl.node import assembly
+from proxyfl.node.exchange import auditlog
 from proxyfl.node.members import holdout
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
@@ -308,6 +309,9 @@ def test_a_federation_ends_on_its_date(tmp_path: Path, monkeypatch: pytest.Monke
     assert rounds[0] == 3
     assert max(rounds) < 10
     assert total_weight(layout) == 3
+    for place in layout.sites:
+        waits = [entry.get("seconds", 0) for entry in auditlog.read(place / auditlog.FILE)]
+        assert max(waits) < 60, "a site waited for one that has ended, until it lost patience"
 
 
 def test_a_date_alone_is_its_end_in_utc() -> None:

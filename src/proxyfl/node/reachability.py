@@ -84,6 +84,8 @@ class Reachability:
         self._started = time.monotonic()
         self._since: dict[tuple[str, str], float] = {}
         """When each obstacle, by peer and code, was first seen."""
+        self._ended_at: dict[tuple[str, int], float] = {}
+        """When it was first seen that a start of a peer's program has ended."""
 
     def is_there(self, name: str) -> bool:
         """True if a peer answers, or was heard from a moment ago."""
@@ -150,11 +152,23 @@ class Reachability:
         return hello is not None and hello.round <= round and self._may_return(name)
 
     def _may_return(self, name: str) -> bool:
+        """True if a peer was stopped a moment ago, and may only be started anew.
+
+        One that is past the manifest's date begins no round, and one that goes on talking after it
+        has said its end has ended: it stays for this site, which must not stay for it."""
         hello = self.exchange.last_hello(name)
         if hello is None or self._end(hello) is None or name in self.service.refusals:
             return False
-        is_stopped = hello.state == "active" and hello.round < self.books.rounds
-        return is_stopped and self.service.silence(name) < RESTART_SECONDS
+        now = time.monotonic()
+        since_end = now - self._ended_at.setdefault((name, hello.boot), now)
+        was_stopped = hello.state == "active" and hello.round < self.books.rounds
+        is_recent = max(since_end, self.service.silence(name)) < RESTART_SECONDS
+        return was_stopped and is_recent and not self.is_over()
+
+    def is_over(self) -> bool:
+        """True if the manifest's date has passed, by this site's clock and by most others'."""
+        agreed = self.service.roster.current
+        return agreed.is_over(time.time()) and agreed.is_over(self.service.federation_time())
 
     def _with(self, codes: frozenset[str]) -> set[str]:
         round = self.books.position().round

@@ -275,7 +275,7 @@ class Node:
         if here.state != "active":
             return self._leave()
         agreed = self.roster.current
-        if here.round >= agreed.rounds or self._is_over():
+        if here.round >= agreed.rounds or self.reach.is_over():
             self.ending.finish()
             return End.FINISHED
         if agreed.is_over(time.time()):
@@ -517,11 +517,6 @@ class Node:
         self.reach.resume("restored")
         self.log.add("restored", round=self.books.position().round)
         self.say("restored from a backup; no peer has seen more of this site")
-
-    def _is_over(self) -> bool:
-        """Whether the manifest's date has passed, by this site's clock and by most others'."""
-        agreed = self.roster.current
-        return agreed.is_over(time.time()) and agreed.is_over(self.service.federation_time())
 
     def _await_clock(self) -> None:
         """Wait for a moment: by this site's clock the federation is over, by most others' not."""
