@@ -342,10 +342,10 @@ class Agreement(
         for step, ballot in self._vectors:
             if step >= self.record.step:
                 latest[step] = max(ballot, latest.get(step, -1))
-        found = []
+        ballots = []
         for key in sorted(latest.items())[:2]:
-            found.append((*key, frozenset(self._vectors[key])))
-        return tuple(found)
+            ballots.append((*key, frozenset(self._vectors[key])))
+        return tuple(ballots)
 
     def view_of(self, name: str) -> View | None:
         """The last view of a member."""
@@ -458,12 +458,12 @@ class Agreement(
 
     def _proposals(self) -> list[Proposal]:
         """The proposals of others that their ballots belong to, lowest first."""
-        found = []
+        proposals = []
         for name, view in self._views.items():
             proposal = view.proposal
             if proposal is not None and self._owner(proposal.ballot) == name:
-                found.append(proposal)
-        return sorted(found, key=lambda each: each.ballot)
+                proposals.append(proposal)
+        return sorted(proposals, key=lambda each: each.ballot)
 
     def _owner(self, ballot: int) -> str:
         number = ballot - self._first
@@ -732,13 +732,13 @@ class Agreement(
         """The vectors of this site that the member with this ``view`` lacks: of its step, and of
         the next if this site is ahead."""
         arrived = {(step, ballot): names for step, ballot, names in view.has}
-        found = []
+        lacking = []
         for (step, ballot), vectors in self._vectors.items():
             is_due = view.step <= step <= view.step + 1
             is_there = self.me in arrived.get((step, ballot), ())
             if is_due and not is_there and self.me in vectors and not self._is_over(step, ballot):
-                found.append(vectors[self.me])
-        return found
+                lacking.append(vectors[self.me])
+        return lacking
 
     def _is_over(self, step: int, ballot: int) -> bool:
         """True if nobody can use this site's vector of a ballot any more."""

@@ -223,9 +223,9 @@ class Desk(
     def outgoing(self, peer: str, start: Start) -> list[tuple[Header, bytes]]:
         """The messages for ``peer``, whose headers begin with ``start``."""
         view = self.agreement.view_of(peer)
-        found: list[tuple[Header, bytes]] = []
+        messages: list[tuple[Header, bytes]] = []
         if view is None:
-            return found
+            return messages
         if self._wants_proxy(view):
             record = self.agreement.record
             parcel = Parcel(
@@ -238,7 +238,7 @@ class Desk(
                 size=len(self._content),
                 sha256=self._sha256,
             )
-            found.append((parcel, self._content))
+            messages.append((parcel, self._content))
         for vector in self.agreement.own_vectors(view):
             body = vector.words.astype("<u8").tobytes()
             summand = Summand(
@@ -254,8 +254,8 @@ class Desk(
                 size=len(body),
                 sha256=hashlib.sha256(body).hexdigest(),
             )
-            found.append((summand, body))
-        return found
+            messages.append((summand, body))
+        return messages
 
     def is_behind(self, peer: str) -> bool:
         """True if ``peer`` may still need this site's proxy."""
@@ -327,14 +327,14 @@ class SiteSum(
 
     def start(self) -> None:
         """Continue where the store says, with keys of this start."""
-        found = self.books.sums()
-        if found is None:
+        stored = self.books.sums()
+        if stored is None:
             content = self._content()
             first = Record(proxy=digest_of(content), roster=tuple(sorted(self.manifest.names())))
             self.books.save_sums(first.line(), proxy=content)
-            found = (first.line(), content)
-        record = Record.read(found[0])
-        content = bytes(found[1])
+            stored = (first.line(), content)
+        record = Record.read(stored[0])
+        content = bytes(stored[1])
         self._load(content)
         with self.books.store.reading():
             self.desk.batch = trainer_of(self.client).batch_size
