@@ -2,6 +2,8 @@
 quadrature."""
 
 import math
+import subprocess
+import sys
 import warnings
 
 import mpmath
@@ -365,16 +367,33 @@ class TestStatement:
             accounting.epsilon_of([], 1e-5, "moments")
 
 
+@given(delta=st.floats(1e-300, 0.999), step=st.floats(1e-12, 1e3), curve=st.floats(0.2, 3))
+def test_the_conversion_is_the_librarys_to_the_last_bit(delta, step, curve):
+    """Epsilon from any RDP curve, tiny, large or bent, equals dp-accounting's."""
+    totals = [step * order**curve for order in rdp.PAPER_ORDERS]
+    theirs, _ = library_rdp.compute_epsilon(rdp.PAPER_ORDERS, totals, delta)
+    assert rdp._converted(rdp.PAPER_ORDERS, totals, delta) == theirs
+
+
+def test_rdp_needs_no_library():
+    """An epsilon by RDP is there at once: dp-accounting takes a second to import."""
+    code = (
+        "import sys; from proxyfl.privacy.accounting import Segment, rdp_of; "
+        "rdp_of([Segment(0.1, 1.0, 10)], 1e-5); sys.exit('dp_accounting' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_equal_records_share_one_computation(monkeypatch):
     """Clients with equal charges cost the accountants one computation between them."""
     conversions = []
-    convert = library_rdp.compute_epsilon
+    convert = rdp._converted
 
     def counted(*values):
         conversions.append(values)
         return convert(*values)
 
-    monkeypatch.setattr("dp_accounting.rdp.compute_epsilon", counted)
+    monkeypatch.setattr(rdp, "_converted", counted)
     parts = [Segment(0.0371, 1.37, 11), Segment(0.0371, 1.37, 8)]
     one = rdp_of(parts, 1e-5)
     assert rdp_of(reversed(parts), 1e-5) == one

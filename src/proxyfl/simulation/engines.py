@@ -289,7 +289,7 @@ def _rounds(
 def _accountants(prepared: Prepared, tasks: Sequence[Task]) -> tuple[str, ...]:
     """What each round's epsilon needs; it takes a second to import, once for all workers."""
     private = any(prepared.methods[task.method].dp for task in tasks)
-    return ("dp_accounting.rdp", "dp_accounting.pld", "scipy.fft") if private else ()
+    return ("dp_accounting.pld", "scipy.fft") if private else ()
 
 
 def _own(clients: int, number: int, workers: int) -> list[int]:
