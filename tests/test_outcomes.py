@@ -225,10 +225,12 @@ def test_risk_groups_are_thirds_by_predicted_risk():
 
 
 def test_risk_groups_need_examples_and_different_risks():
-    """A model that says the same of everybody has one group, and few examples have none."""
+    """A model that says the same of everybody has one group; few examples have one, or none."""
     outputs, labels = made(SURVIVAL)
     (everybody,) = predictions(np.zeros_like(outputs), labels, SURVIVAL).risk_groups()
     assert everybody.examples == len(labels)
+    (few,) = predictions(outputs[:29], labels[:29], SURVIVAL).risk_groups()
+    assert (few.name, few.examples) == ("all of them", 29)
     assert predictions(outputs[:9], labels[:9], SURVIVAL).risk_groups() == []
 
 

@@ -54,6 +54,9 @@ _ROWS = 2**22
 THIRDS = ("lowest risk", "middle", "highest risk")
 """The groups whose survival curves are drawn."""
 
+EVERYBODY = "all of them"
+"""The one group of few examples."""
+
 FEWEST = 10
 """The fewest examples of a group of which a survival curve is estimated."""
 
@@ -311,11 +314,15 @@ class Survival:
 
     def risk_groups(self) -> list["RiskGroup"]:
         """Thirds of the examples by the risk that the model gives them: what it predicted, and what
-        came. Equal risks are in one group. A group of fewer than ``FEWEST`` examples has none."""
+        came. Equal risks are in one group. A group of fewer than ``FEWEST`` examples is left out;
+        too few for three groups are one, ``EVERYBODY``."""
         edges = np.quantile(self.risk, [1 / 3, 2 / 3])
+        names: tuple[str, ...] = THIRDS
+        if len(self) < len(THIRDS) * FEWEST:
+            edges, names = np.array([]), (EVERYBODY,)
         third = np.searchsorted(edges, self.risk)
         groups = []
-        for number, name in enumerate(THIRDS):
+        for number, name in enumerate(names):
             here = third == number
             if here.sum() < FEWEST:
                 continue

@@ -1,17 +1,22 @@
 """Real sites that predict a number or the time to an event: from a schema to a certificate."""
 
+import contextlib
 import csv
 import dataclasses
 import io
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from proxyfl.cli.main import main
 from proxyfl.errors import DataError
 from proxyfl.node import assembly
+from proxyfl.node.exchange.store import FILE as STORE_FILE
+from proxyfl.node.exchange.store import Store
 from proxyfl.node.members import holdout
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
@@ -57,7 +62,13 @@ def write(place: Path, lines: list[str]) -> None:
     (place / "patients.csv").write_text("\n".join([HEADER, *lines]) + "\n")
 
 
-def three_sites(folder: Path, kind: str, *, label: str = "") -> Layout:
+GOSSIP = ("--settle", "1")
+SUMS = ("--exchange", "masked", "--colluders", "1", "--noise", "3", "--steps", "2")
+
+
+def three_sites(
+    folder: Path, kind: str, *, label: str = "", exchange: Sequence[str] = GOSSIP
+) -> Layout:
     """Three sites made by the commands, which accept a manifest with this task."""
     schema = folder / "schema.toml"
     schema.write_text(f'name = "t"\nothers = "ignore"\n[label]\n{label or LABELS[kind]}\n{COLUMNS}')
@@ -76,7 +87,7 @@ def three_sites(folder: Path, kind: str, *, label: str = "") -> Layout:
         )
         change(place, lambda site, network=network: described(site, network))
     new = ["federation", "new", str(folder), *cards, "--schema", str(schema), "--rounds", "4"]
-    assert main([*new, "--settle", "1", "--proxy", PROXY[kind]]) == 0
+    assert main([*new, *exchange, "--proxy", PROXY[kind]]) == 0
     for name in NAMES:
         assert main(["node", "accept", str(folder / name), str(folder / "manifest.toml")]) == 0
     return Layout(folder, manifests.read(folder), tuple(folder / name for name in NAMES))
@@ -121,6 +132,32 @@ def test_sites_of_another_task(tmp_path: Path, kind: str) -> None:
         assert last[f"private_{MEASURE[kind]}"] == outcome.joined > 0.5
         assert {"private_accuracy", "confusion"}.isdisjoint(last)
         assert ("private_survival" in last) == (kind == "time-to-event")
+
+
+def shared_proxy(place: Path) -> dict[str, torch.Tensor]:
+    """The parameters of the proxy in a site's store."""
+    with contextlib.closing(Store(place / STORE_FILE)) as store:
+        (held,) = store.connection.execute("select proxy from sums").fetchone()
+        state = load(bytes(store.frames.read(held)))
+    return {name: value for name, value in state.items() if name.startswith("model/")}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_one_proxy_for_all_sites_by_masked_sums(tmp_path: Path, kind: str) -> None:
+    """Sites that add up end with one proxy, bit for bit, and each keeps a model that has learnt."""
+    layout = three_sites(tmp_path, kind, exchange=SUMS)
+    with running(layout) as made:
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    rows = [status.rows(place)[-1] for place in layout.sites]
+    for row in rows:
+        assert row[f"private_{MEASURE[kind]}"] > 0.5
+        assert {"private_accuracy", "confusion"}.isdisjoint(row)
+        assert ("private_survival" in row) == (kind == "time-to-event")
+    first, *others = (shared_proxy(place) for place in layout.sites)
+    assert first
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.parametrize("kind", LABELS)

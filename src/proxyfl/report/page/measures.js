@@ -235,7 +235,7 @@ const THIRDS = { "lowest risk": "--accent", middle: "--quiet", "highest risk": "
 function survivalPanel(run, one) {
   const traces = [];
   for (const group of one.risk_groups) {
-    const colour = style(THIRDS[group.name]);
+    const colour = style(THIRDS[group.name] ?? "--ink");
     const at = group.points.map(([time]) => time);
     const words = `${one.method}, ${group.name}: ${group.examples} examples, ${group.events} events`;
     const back = [...group.points].reverse();
@@ -306,7 +306,7 @@ function survivalFigure() {
       note:
         "Each model's test examples in thirds by the risk that it gives them. Solid: Kaplan and Meier's estimate with its " +
         "95 % band, at the ends of the intervals. Dashed: the mean of the model's predictions. Lines far apart tell " +
-        "patients apart; dashed on solid means that the probabilities are right. Thirds of fewer than 10 examples are left out.",
+        "patients apart; dashed on solid means that the probabilities are right. Fewer than 30 examples are one group; a group of fewer than 10 is left out.",
     };
   }
   const made = figure({
