@@ -100,7 +100,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="There is no model file"):
         load_model(path)
     path.write_bytes(b"no tensors here")
-    with pytest.raises(ModelError, match="damaged or no model file"):
+    with pytest.raises(ModelError, match="damaged, or is not a model file"):
         load_model(path)
     model = build("linear", shape=(1, 8, 8), classes=10, seed=1)
     save_model(path, model, {})
@@ -114,7 +114,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load_model(path, trust=["gone"])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="damaged or no model file"):
+    with pytest.raises(ModelError, match="damaged, or is not a model file"):
         load_model(path)
 
 

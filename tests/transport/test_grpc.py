@@ -541,7 +541,7 @@ def test_a_message_that_stops_half_way_ends_its_call(tmp_path: Path) -> None:
     end = threading.Event()
     client = pair.client(pair.friend)
     call = client._open().stream_unary(SEND).future(silent(end, b"first"))
-    wait_until(lambda: "a call whose message did not arrive" in pair.refused)
+    wait_until(lambda: "a call ended before its message had arrived" in pair.refused)
     assert pair.callers == []
     end.set()
     assert call.exception(PATIENCE) is not None
@@ -566,7 +566,7 @@ def test_slow_senders_do_not_starve_the_others(hasty: Pair) -> None:
     client = pair.client(pair.friend)
     for _ in range(3):
         assert client.send(b"me", timeout=PATIENCE) == b"me"
-    wait_until(lambda: "a call whose message did not arrive" in pair.refused)
+    wait_until(lambda: "a call ended before its message had arrived" in pair.refused)
     assert not any(call.done() and call.code().name == "OK" for call in calls)
     end.set()
     for each in (*slow, client):

@@ -118,4 +118,4 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError as error:
         raise ModelError(f"There is no model file {path}. Did the run finish?") from error
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is damaged or no model file: {error}") from error
+        raise ModelError(f"{path} is damaged, or is not a model file: {error}") from error

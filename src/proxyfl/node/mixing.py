@@ -155,7 +155,7 @@ class Mixer:
             return self._check_handover(share)
         here = self.books.position().round
         if here <= share.round + 1 and here < self.books.rounds:
-            raise NotYet(f"{fault}, as far as is known here")
+            raise NotYet(f"{fault}, by what this site knows now")
         raise TransportError(fault)
 
     def _check_handover(self, share: Share) -> str:

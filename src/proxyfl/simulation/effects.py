@@ -220,8 +220,8 @@ def _of_run(prepared: Prepared, method: str, position: int, known: Tensor | None
     defended = any(each.rule != "none" for each in config.defences(len(prepared.clients)))
     if config.exchange.rules == "sites" and row.exchange != "masked" and defended:
         raise ConfigError(
-            "A defence bends what arrives by what a site holds, which is not simulated here. Take "
-            'exchange.rules = "paper", or defence.rule = "none".'
+            "A defence changes what arrives, by what the site holds. That is not simulated here. "
+            'Take exchange.rules = "paper", or defence.rule = "none".'
         )
     every = []
     for client, local in zip(prepared.clients, prepared.locals, strict=True):
@@ -310,8 +310,8 @@ def _check_single(name: str, examples: Examples, local: Local) -> None:
     persons = len(Units.of(examples, local.privacy))
     if persons < len(examples):
         raise ConfigError(
-            f"{name} has {len(examples)} records of {persons} persons. With several records of a "
-            "person they are not independent, and no interval is computed."
+            f"{name} has {len(examples)} records of {persons} persons. A person's records are not "
+            "independent, so no interval is computed."
         )
 
 

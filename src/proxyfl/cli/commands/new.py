@@ -430,7 +430,7 @@ def _prevalence(texts: Sequence[str], answers: Answers, ask: Ask | None) -> Answ
         return replace(answers, prevalence=shares_of(classes, texts))
     print(
         "Which share of cases does the literature give? The proxy starts from it, which helps most "
-        "with a rare class. Do not count these files."
+        "with a rare class. Do not take it from these files."
     )
     while True:
         example = f"{classes[-1]}=0.05"

@@ -84,7 +84,7 @@ def _factory(spec: str) -> Callable[..., Any]:
             )
         known = suggestion(spec, EMBEDDERS)
         raise ModelError(
-            f"Unknown embedder {spec!r}.{known} Or your own as package.module:factory."
+            f"Unknown embedder {spec!r}.{known} Your own is given as package.module:factory."
         )
     return resolve(spec, error=ModelError)
 

@@ -112,7 +112,7 @@ def name_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
     for entry in entries:
         match = finder.search(Path(entry.file).name)
         if match is None:
-            raise DataError(f"{entry.file}: --person-from {pattern!r} finds nobody in it.")
+            raise DataError(f"{entry.file}: --person-from {pattern!r} does not match its name.")
         named.append(replace(entry, person=match[0]))
     return named
 

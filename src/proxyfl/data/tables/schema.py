@@ -478,7 +478,7 @@ def _check_answers(name: str, texts: Sequence[str]) -> None:
         if said and _plain_answer(text) not in ("", said):
             stated = _settings.toml_value({name: tuple(texts)})
             raise ConfigError(
-                f"The list written says that {text!r} means {name!r}. Check its order. If it is "
+                f"The list written says that {text!r} means {name!r}. Is its order right? If it is "
                 f"meant so, state it by name: written = {stated[:-1]}, ...}}"
             )
 

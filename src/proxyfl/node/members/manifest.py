@@ -643,7 +643,7 @@ def _check_masked(masked: Masked, members: int, average: float) -> None:
     if members > MOST_IN_A_SUM:
         raise ConfigError(
             f"Expected at most {MOST_IN_A_SUM} members for masked sums, got {members}: each sends "
-            "to all others. Found smaller federations, or let them gossip."
+            "to all others. Make several smaller federations, or let them gossip."
         )
     if average:
         raise ConfigError(

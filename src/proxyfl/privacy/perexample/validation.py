@@ -176,7 +176,7 @@ class _Check:
         if _other_generators() != others:
             raise ModelError(
                 f"The proxy model {type(self.model).__name__} draws from Python's or numpy's "
-                "random numbers, whose seed is no secret. Draw with torch's random numbers."
+                "random numbers, whose seed is not secret. Draw with torch's random numbers."
             )
         first, second = results
         if (

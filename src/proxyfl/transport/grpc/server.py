@@ -142,10 +142,10 @@ class Server:
                     )
                 yield piece
         except grpc.RpcError as error:
-            raise TransportError("a call whose message did not arrive") from error
+            raise TransportError("a call ended before its message had arrived") from error
         limit.lift()
         if limit.passed or not size:
-            raise TransportError("a call whose message did not arrive")
+            raise TransportError("a call ended before its message had arrived")
 
     def _name_of(self, certificate: bytes, context: Any) -> str:
         try:
