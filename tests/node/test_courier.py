@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from proxyfl.errors import PeerTimeout
-from proxyfl.node import participation
+from proxyfl.node import participation, reachability
 from proxyfl.node.exchange import courier as couriers
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.courier import Courier
@@ -25,7 +25,7 @@ from proxyfl.node.reachability import Reachability
 from proxyfl.transport import wire
 from tests.waiting import PATIENCE, wait_until
 
-from .test_service import Corner
+from .test_service import Corner, asked
 
 NEVER = 1e6
 """A heartbeat that no test lives to see: what goes out was asked for."""
@@ -268,3 +268,41 @@ def release(site: Corner) -> None:
         frames={"site-1": wire.encode(message)},
         weights={"site-0": half, "site-1": half},
     )
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> tuple[Corner, Corner, Reachability]:
+    """A site that listens to a peer which has said its end before its last round."""
+    here, there = made(tmp_path, 2)
+    courier = courier_of(here, lambda *_: b"")
+    reasons = Reasons(here.books.store)
+    reach = Reachability(here.service, courier, reasons, here.folder, patience=PATIENCE)
+    there.exchange.has_ended = True
+    asked(here, there, there.hello(here))
+    return here, there, reach
+
+
+def test_a_peer_that_talks_on_after_its_end_is_not_waited_for(
+    listener: tuple[Corner, Corner, Reachability], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was stopped may only be started anew, and is waited for a while. One that has said
+    its end and goes on talking stays for others: to stay for it in turn would end with patience."""
+    here, there, reach = listener
+    assert not reach.not_waited_for()
+    monkeypatch.setattr(reachability, "RESTART_SECONDS", 0.3)
+
+    def is_waited_for_no_more() -> bool:
+        asked(here, there, there.hello(here))
+        return reach.not_waited_for() == {"site-1"}
+
+    wait_until(is_waited_for_no_more)
+
+
+def test_no_peer_is_waited_for_after_the_federations_date(
+    listener: tuple[Corner, Corner, Reachability], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that has said its end begins no further round once the manifest's date has passed."""
+    _, _, reach = listener
+    assert not reach.not_waited_for()
+    monkeypatch.setattr(Manifest, "is_over", lambda agreed, now: True)
+    assert reach.not_waited_for() == {"site-1"}
