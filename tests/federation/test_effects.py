@@ -143,6 +143,9 @@ def test_what_cannot_be_known_has_a_reason() -> None:
     assert constant.value is None
     assert constant.reason == "the inputs do not vary in it"
     assert fitted.interval(torch.tensor([2.0, 0, 0, 0])).reason == ""
+    rare = torch.tensor([[0.0] * 4, [0.2, -0.2, 0.1, -4.0]])
+    few = fit(one_site(made_up(200), noise=0.1, clip_norm=5.0), rare, draws=400)
+    assert few.interval(torch.tensor([2.0, 0, 0, 0])).reason.startswith("fewer than 15 records")
     drowned = fit(one_site(x, noise=2000.0, clip_norm=2.0), released, draws=600)
     assert drowned.interval(torch.tensor([2.0, 0, 0, 0])).value is None
 

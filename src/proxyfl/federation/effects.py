@@ -29,11 +29,12 @@ Guarantees:
     * what is clipped is what ``privacy.dpsgd`` clips: for two classes the norm of a record's
       gradient is sqrt(2) |p - y| |(x, 1)|;
     * an effect that the inputs do not identify, or whose standard error is above ``WIDEST``, has no
-      interval, and a reason in its place. None has one if the search does not settle, or if the log
-      odds of a record are more uncertain than ``MOST_UNCERTAIN``. What is refused follows from the
-      released proxy, the settings and the inputs alone;
-    * within these limits 93 to 97 % of the intervals cover the truth, from weak to strong noise, as
-      measured by ``benchmarks.effects`` (docs/concepts/effects.md);
+      interval, and a reason in its place. None has one if the search does not settle, if the log
+      odds of a record are more uncertain than ``MOST_UNCERTAIN``, or if there are fewer than
+      ``LEAST_EVENTS`` records of the rarer class for each coefficient. What is refused
+      follows from the released proxy, the settings and the inputs alone;
+    * within these limits 93 to 97 % of the intervals cover the truth, over all settings of the
+      study in ``benchmarks.effects`` (docs/concepts/effects.md has each of them);
     * equal arguments give equal results.
 """
 
@@ -317,6 +318,8 @@ class Fit:
     basis: Tensor
     settled: bool
     design: Tensor
+    events: float = math.inf
+    """The expected number of records of the rarer class, for each coefficient."""
 
     @property
     def typical_error(self) -> float:
@@ -335,6 +338,9 @@ class Fit:
         outside = contrast.double() - self.basis @ within
         if float(outside.norm()) > 1e-3 * float(contrast.norm()):
             return Interval(None, None, None, None, "the inputs do not vary in it")
+        if self.events < LEAST_EVENTS:
+            reason = f"fewer than {LEAST_EVENTS} records of the rarer class for each coefficient"
+            return Interval(None, None, None, None, reason)
         if not self.settled or not self.typical_error < MOST_UNCERTAIN:
             return Interval(None, None, None, None, "too much noise, or too few steps or records")
         value = float(within @ self.mean)
@@ -347,6 +353,10 @@ class Fit:
 MOST_UNCERTAIN = 0.5
 """The largest standard error of a record's log odds (``Fit.typical_error``) with which there are
 intervals. Beyond it the mechanism is too far from linear: intervals cover more than they say."""
+
+LEAST_EVENTS = 15
+"""The fewest expected records of the rarer class, for each coefficient, with which there are
+intervals."""
 
 WIDEST = 1.0
 """The largest standard error of an effect that has an interval, on the log odds, for its change or
@@ -401,7 +411,11 @@ class _Search:
         settled = still == 2
         centre, covariance, step = self._look(centre, covariance, draws)
         design = self.simulator.design.double()
-        return Fit(centre, covariance, self.basis, settled and step < 1, design)
+        odds = torch.sigmoid(design @ self.basis @ centre + self.simulator.mechanism.offset)
+        weights = self.simulator.weights.double()
+        second = float((weights * odds).sum())
+        events = min(second, float(weights.sum()) - second) / len(centre)
+        return Fit(centre, covariance, self.basis, settled and step < 1, design, events)
 
     def _first_guess(self, centre: Tensor, draws: int) -> Tensor:
         """The spread of the proxies at ``centre``, and that of a logistic regression."""
