@@ -23,6 +23,7 @@ WITHOUT = {
 
 ELSEWHERE = {
     "audit": "tests/cli/test_audit.py",
+    "effects": "tests/simulation/test_effects.py",
     "ledger sum": "tests/cli/test_ledger_command.py",
     "node leave": "tests/node/test_stopping.py",
     "node rejoin": "tests/node/test_node.py",
