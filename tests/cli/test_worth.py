@@ -124,7 +124,7 @@ def test_the_settings_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert config.methods == ("alone", "proxysum", "pooled")
     assert config.exchange.colluders == 14
     assert config.privacy.sampling_rate == 1.0
-    assert tomllib.loads(out.read_text())["rounds"] == 41
+    assert tomllib.loads(out.read_text())["rounds"] == 101
     assert main([*line, "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
 
