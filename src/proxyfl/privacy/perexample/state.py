@@ -68,7 +68,10 @@ class State:
         self._buffers = {}
         for name, buffer in model.named_buffers():
             self._buffers[name] = (buffer, buffer.clone())
-        self._weights = _weights(model) if deep else {}
+        self._weights = {}
+        for name, weight in model.named_parameters() if deep else ():
+            self._weights[name] = weight.detach().clone()
+        self._on_weights = _kept_on_weights(model) if deep else {}
         self._attributes = _attributes(model, deep)
 
     def changed_buffer(self) -> str | None:
@@ -83,9 +86,13 @@ class State:
 
     def changed_weight(self) -> str | None:
         """The name of a weight that has been written to, if any was looked at."""
-        now = _weights(self._model) if self._deep else {}
-        for name, picture in self._weights.items():
-            if now.get(name) != picture:
+        now = dict(self._model.named_parameters()) if self._deep else {}
+        for name, value in self._weights.items():
+            if name not in now or not _equal(now[name], value):
+                return name
+        pictures = _kept_on_weights(self._model) if self._deep else {}
+        for name, picture in self._on_weights.items():
+            if pictures[name] != picture:
                 return name
         return None
 
@@ -139,13 +146,14 @@ class State:
                     buffer.copy_(value)
 
 
-def _weights(model: nn.Module) -> dict[str, Any]:
-    """A picture of each weight: its numbers, its gradient, and what Python keeps on it."""
+def _kept_on_weights(model: nn.Module) -> dict[str, Any]:
+    """A picture of each weight without its numbers: its gradient, whether it is trained, and what
+    Python keeps on it."""
     reach = _Reach(model)
     pictures = {}
     for name, weight in model.named_parameters():
         kept = (weight.grad, vars(weight), weight._backward_hooks)
-        pictures[name] = (_digest(weight.detach()), weight.requires_grad, reach.picture(kept))
+        pictures[name] = (weight.requires_grad, reach.picture(kept))
     return pictures
 
 
