@@ -47,6 +47,7 @@ class Site:
             self.name,
             self.world.names,
             quorum=self.world.quorum,
+            colluders=self.world.colluders,
             version=1,
             record=self.disk.record,
             start=self.disk.starts,
@@ -133,6 +134,7 @@ class World:
         self.random = random.Random(seed)
         self.names = [f"s{i}" for i in range(sites)]
         self.quorum = quorum
+        self.colluders = 1
         self.now = 0.0
         self.faults = faults
         self.cut: set[frozenset[str]] = set()

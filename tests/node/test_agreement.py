@@ -94,4 +94,4 @@ def run_schedules(seeds: range) -> None:
 def test_half_of_all_members_are_no_quorum() -> None:
     """Two groups could go on with two proxies."""
     with pytest.raises(TransportError, match="not more than half of 4"):
-        Agreement("a", "abcd", quorum=2, version=1, record=Record(), start=1, key="")
+        Agreement("a", "abcd", quorum=2, colluders=1, version=1, record=Record(), start=1, key="")

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import ConfigError, TransportError
-from proxyfl.node.agreement import Agreement, Apply, Contribute, Diverged, Record, Vector, View
+from proxyfl.node.agreement import (
+    Agreement,
+    Apply,
+    Contribute,
+    Diverged,
+    Record,
+    Snapshot,
+    Take,
+    Vector,
+    View,
+)
 from proxyfl.node.exchange.auditlog import AuditLog
 from proxyfl.node.exchange.messages import Summand
 from proxyfl.node.exchange.store import Books, Store
@@ -31,7 +41,14 @@ def view(name: str, **changes: object) -> View:
 def agreement(**changes: object) -> Agreement[str]:
     """The site a, which has heard from b and c."""
     made: Agreement[str] = Agreement(
-        "a", NAMES, quorum=2, version=1, record=replace(RECORD, **changes), start=1, key="a"
+        "a",
+        NAMES,
+        quorum=2,
+        colluders=1,
+        version=1,
+        record=replace(RECORD, **changes),
+        start=1,
+        key="a",
     )
     for name in "bc":
         made.hear(name, view(name))
@@ -119,6 +136,34 @@ def test_a_proxy_that_differs_stops_the_site() -> None:
         made.hear(name, theirs)
     with pytest.raises(Diverged, match=r"this site's proxy is mine, and b, c have theirs"):
         made.next(0.0, "bc")
+
+
+def stranded(*ahead: str) -> object:
+    """What a site of six does that has missed two sums, while ``ahead`` are two steps further and
+    all others are gone for good."""
+    record = Record(step=1, ballot=10_000, proxy="p1", before="0:p", roster=NAMES)
+    made: Agreement[str] = Agreement(
+        "a", "abcdef", quorum=4, colluders=1, version=1, record=record, start=1, key="a"
+    )
+    for name in ahead:
+        proxy = {"proxy": "p3", "before": "10000:p2", "sees": frozenset(ahead)}
+        made.hear(name, view(name, step=3, ballot=10_000, **proxy))
+    assert made.next(0.0, ahead) is None
+    made.next(2.0, ahead)
+    wants = made.view(ahead).wants
+    if wants:
+        assert wants in ahead
+        made.offer(Snapshot(3, 10_000, "p3", "10000:p2", NAMES, b"proxy"))
+    return made.next(3.0, ahead)
+
+
+def test_a_site_that_has_missed_two_sums_follows_more_than_the_colluders() -> None:
+    """They need not be a majority any more: whoever has gone on from a proxy shows that its whole
+    roster had it. The word of one, who may be the colluder, is not enough."""
+    assert stranded("b") is None
+    done = stranded("b", "c")
+    assert isinstance(done, Take)
+    assert done.snapshot.proxy == "p3"
 
 
 @pytest.fixture

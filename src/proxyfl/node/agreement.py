@@ -219,13 +219,15 @@ class Agreement(
         members: Sequence[str],
         *,
         quorum: int,
+        colluders: int,
         version: int,
         record: Record,
         start: int,
         key: str,
         copy_seconds: float = 1.0,
     ) -> None:
-        """A site that lacks a vector for ``copy_seconds`` asks for the proxy that others have."""
+        """A site that lacks a vector for ``copy_seconds`` asks for the proxy that others have. Of
+        more than ``colluders`` members that say the same, one does not lie."""
         if 2 * quorum <= len(members):
             raise TransportError(
                 f"A quorum of {quorum} is not more than half of {len(members)} members: two groups "
@@ -234,6 +236,7 @@ class Agreement(
         self._copy_seconds = copy_seconds
         self.me = me
         self.quorum = quorum
+        self.colluders = colluders
         self.majority = len(members) // 2 + 1
         self.record = record
         self.start = start
@@ -247,6 +250,8 @@ class Agreement(
         self._first = version * VERSIONS
         self._views: dict[str, View] = {}
         self._claims: dict[tuple[int, str], set[str]] = {}
+        self._followed: dict[tuple[int, str], set[str]] = {}
+        """Who has gone on from which proxy."""
         self._vectors: dict[tuple[int, int], dict[str, Vector[Words]]] = {}
         self._offers: list[Snapshot] = []
         self._proposal: Proposal | None = None
@@ -278,8 +283,10 @@ class Agreement(
         self._claims.setdefault((view.step, view.mark), set()).add(name)
         if view.step:
             self._claims.setdefault((view.step - 1, view.before), set()).add(name)
-        for key in [key for key in self._claims if key[0] < self.record.step - 1]:
-            del self._claims[key]
+            self._followed.setdefault((view.step - 1, view.before), set()).add(name)
+        for marks in (self._claims, self._followed):
+            for key in [key for key in marks if key[0] < self.record.step - 1]:
+                del marks[key]
         return True
 
     def receive(self, name: str, vector: Vector[Words]) -> bool:
@@ -390,7 +397,7 @@ class Agreement(
         record = self.record
         self._wants = ""
         for (step, mark), names in self._claims.items():
-            if len(names) < self.majority or step < record.step:
+            if not self._is_chosen(step, mark) or step < record.step:
                 continue
             if step == record.step and mark.endswith(f":{record.proxy}"):
                 if len(names) >= self.majority and mark != record.mark:
@@ -431,7 +438,11 @@ class Agreement(
         return ballot >= self.record.promised
 
     def _is_chosen(self, step: int, mark: str) -> bool:
-        return len(self._claims.get((step, mark), ())) >= self.majority
+        """True if a majority has said so, or one that does not lie has gone on from there: the sum
+        that it went on with is complete only if its whole roster had accepted the proxy."""
+        if len(self._claims.get((step, mark), ())) >= self.majority:
+            return True
+        return len(self._followed.get((step, mark), ())) > self.colluders
 
     def _choose_offer(self) -> Take | None:
         record = self.record

@@ -129,6 +129,7 @@ class Desk(
             self.me,
             manifest.names(),
             quorum=terms_of(manifest).quorum,
+            colluders=terms_of(manifest).colluders,
             version=manifest.version,
             record=record,
             start=start,
