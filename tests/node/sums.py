@@ -3,6 +3,7 @@ sites restart at any moment and lose all but their record. A schedule is a seed.
 
 import hashlib
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,6 +229,13 @@ class World:
         self.down.clear()
         for _ in range(events):
             self.event()
+
+    def lose(self, names: Collection[str]) -> list[Site]:
+        """Nothing fails any more, but these are down for good; the sites that are left."""
+        self.faults = 0.0
+        self.cut.clear()
+        self.down = set(names)
+        return [site for name, site in self.sites.items() if name not in names]
 
     def check(self) -> None:
         """What must hold at every moment."""

@@ -1,5 +1,7 @@
 """Agreement on rosters and sums without a server, over random schedules of faults."""
 
+import random
+
 import pytest
 
 from proxyfl.errors import TransportError
@@ -54,6 +56,24 @@ def test_schedules_of_faults(seed: int) -> None:
 def test_many_schedules_of_faults(seed: int) -> None:
     """The same, for longer."""
     disturb(seed)
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_a_quorum_goes_on_without_members_lost_for_good(seed: int) -> None:
+    """After a schedule of faults two of six are down for good: the others, whatever they had
+    promised and however far each has come, take two more steps."""
+    world = World(seed, sites=6, quorum=4)
+    for _ in range(1200):
+        world.event()
+        world.check()
+    left = world.lose(random.Random(seed).sample(world.names, 2))
+    goal = 2 + min(site.disk.record.step for site in left)
+    for _ in range(40 * 500):
+        world.event()
+        world.check()
+        if all(site.disk.record.step >= goal for site in left):
+            return
+    pytest.fail(f"two are lost, and the others stay at {[site.disk.record for site in left]}")
 
 
 def sends_again(agreement: Agreement[str], ballot: int) -> bool:

@@ -166,6 +166,18 @@ def test_a_site_that_has_missed_two_sums_follows_more_than_the_colluders() -> No
     assert done.snapshot.proxy == "p3"
 
 
+@pytest.mark.parametrize("there", ["b", "c"])
+def test_a_proxy_is_asked_of_a_member_that_is_there(there: str) -> None:
+    """A member that is lost for good is not asked for ever, one step ahead or two."""
+    for step in (1, 2):
+        made = agreement(step=0, ballot=0, proxy="p0", before="")
+        for name in "bc":
+            made.hear(name, view(name, step=step, before="0:p0"))
+        assert made.next(0.0, there) is None
+        made.next(2.0, there)
+        assert made.view(there).wants == there
+
+
 @pytest.fixture
 def desk(tmp_path: Path, manifest: Manifest) -> Desk:
     """The desk of a federation's first site, for a proxy of ten parameters."""

@@ -227,7 +227,7 @@ class Agreement(
         copy_seconds: float = 1.0,
     ) -> None:
         """A site that lacks a vector for ``copy_seconds`` asks for the proxy that others have. Of
-        more than ``colluders`` members that say the same, one does not lie."""
+        more than ``colluders`` members that say the same, one follows the protocol."""
         if 2 * quorum <= len(members):
             raise TransportError(
                 f"A quorum of {quorum} is not more than half of {len(members)} members: two groups "
@@ -379,7 +379,7 @@ class Agreement(
         ``present`` are the members that can be reached. The record may have changed."""
         before = self._wants
         self._now_seconds = now
-        self._learn()
+        self._learn(present)
         if not self._wants or not before:
             self._wants_since = now
         taken = self._choose_offer()
@@ -392,8 +392,9 @@ class Agreement(
         self._lead(now, present, grace)
         return self._join(present)
 
-    def _learn(self) -> None:
-        """Find out whose proxy this site needs, if it needs another one."""
+    def _learn(self, present: Collection[str]) -> None:
+        """Find out whose proxy this site needs, if it needs another one: that of a member that is
+        there, if there is one."""
         record = self.record
         self._wants = ""
         for (step, mark), names in self._claims.items():
@@ -413,11 +414,12 @@ class Agreement(
                     "or a member sent different vectors to different sites. This site stops. "
                     "Compare releases, processors and settings with the other members."
                 )
-            self._wants = self._source(step)
+            self._wants = self._source(step, present)
         proposal = self._adopting()
-        for name, view in self._views.items():
+        for name in self._there_first(present):
             if self._wants:
                 return
+            view = self._views[name]
             is_next = view.step == record.step + 1
             follows = proposal is not None and proposal.adopt == view.proxy
             if is_next and (self._may_accept(view.ballot) or follows):
@@ -430,16 +432,27 @@ class Agreement(
         """True if the last sum may be replaced by that of a later ballot of the same step."""
         return ballot > self.record.ballot and ballot >= self.record.promised_before
 
-    def _source(self, step: int) -> str:
-        ahead = [(view.step, name) for name, view in self._views.items() if view.step >= step]
-        return max(ahead)[1] if ahead else ""
+    def _source(self, step: int, present: Collection[str]) -> str:
+        ahead = []
+        for name, view in self._views.items():
+            if view.step >= step:
+                ahead.append((name in present, view.step, name))
+        return max(ahead)[2] if ahead else ""
+
+    def _there_first(self, present: Collection[str]) -> list[str]:
+        """Whoever has been heard from; those that can be reached come first."""
+        return sorted(self._views, key=lambda name: name not in present)
 
     def _may_accept(self, ballot: int) -> bool:
         return ballot >= self.record.promised
 
     def _is_chosen(self, step: int, mark: str) -> bool:
-        """True if a majority has said so, or one that does not lie has gone on from there: the sum
-        that it went on with is complete only if its whole roster had accepted the proxy."""
+        """True if a majority has said so, or one that follows the protocol has gone on from there:
+        the sum that it went on with is complete only if its whole roster had accepted the proxy.
+
+        What a site copies is no evidence of its own, so a liar may be believed by way of a site
+        that it has fooled before. That costs the proxy and not privacy: it lets no site send
+        anything."""
         if len(self._claims.get((step, mark), ())) >= self.majority:
             return True
         return len(self._followed.get((step, mark), ())) > self.colluders
@@ -547,6 +560,10 @@ class Agreement(
         if mine is not None and not (mine.roster or mine.adopt):
             self._announce(mine, now, able, grace)
             return
+        is_given_up = mine is None or mine.ballot <= self._failed
+        if mine is not None and not is_given_up and self._is_held(mine.adopt, present):
+            # Under another ballot the proxy that is on its way here could not be accepted.
+            return
         if current is not None and set(current) <= able and not self._is_stuck(current):
             self.waits_since = now
             return
@@ -563,6 +580,11 @@ class Agreement(
                 "leaves in the middle of a step; remove it from the manifest, and start again."
             )
         self._propose(now)
+
+    def _is_held(self, proxy: str, present: Collection[str]) -> bool:
+        """True if a member that can be reached has this proxy after one step more."""
+        views = [self._views[name] for name in present if name in self._views]
+        return any((view.step, view.proxy) == (self.record.step + 1, proxy) for view in views)
 
     def _ballot_roster(self) -> tuple[str, ...] | None:
         """The roster of the present ballot; None if there is none that can succeed."""
