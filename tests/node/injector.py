@@ -870,9 +870,11 @@ class Injector:
         """All faults are over. A last version of the manifest says where the federation ends."""
         self.links.heal()
         with self._standing_still() as bodies:
-            rounds_now = [
-                bodies[member.name].round for member in self.members if not member.removed
-            ]
+            rounds_now = []
+            for member in self.members:
+                # One that is gone for good need not be caught up with.
+                if not member.removed and not member.ended:
+                    rounds_now.append(bodies[member.name].round)
         # A site that is behind has the time to catch up, also on a busy machine.
         lag = max(rounds_now) - min(rounds_now)
         rounds = max(rounds_now) + LAST_ROUNDS + 2 * lag
