@@ -54,14 +54,18 @@ def test_a_site_that_does_not_run_is_not_healthy(
     assert capsys.readouterr().out == f"north: does not run. Run: proxyfl node run {north}\n"
 
 
-def test_a_site_that_a_peer_has_stopped_is_not_healthy(north: Path) -> None:
-    """It must rejoin, and no restart helps."""
+@pytest.mark.parametrize(
+    ("code", "must"),
+    [("old-backup", "must rejoin"), ("vectors-lost", "needs its newest store and ledger")],
+)
+def test_a_site_that_a_peer_has_stopped_is_not_healthy(north: Path, code: str, must: str) -> None:
+    """No restart helps; one of masked sums cannot even rejoin."""
     store = stores.Store(north / stores.FILE)
-    Reasons(store).put("verdict", "old-backup", "x", peer="south")
+    Reasons(store).put("verdict", code, "x", peer="south")
     store.close()
     verdict = health.check(*sites.read(north))
     assert not verdict.healthy
-    assert "stopped by south: it must rejoin" in verdict.line
+    assert f"stopped by south: it {must}" in verdict.line
 
 
 def test_a_site_whose_part_is_over_is_healthy(north: Path) -> None:

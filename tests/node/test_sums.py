@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from proxyfl.errors import ConfigError
 from proxyfl.federation.masked import trainer_of
 from proxyfl.node import assembly, preflight
 from proxyfl.node.agreement import Record
 from proxyfl.node.exchange import auditlog
+from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.store import Store
 from proxyfl.node.members import site as sites
@@ -219,6 +221,19 @@ def test_a_second_budget_ends_a_site(tmp_path: Path) -> None:
     ledger = Ledger.read(layout.sites[0] / assembly.LEDGER_FILE)
     assert ledger.steps == len(vectors_sent(layout.sites[0])) == 3
     assert ledger.epsilon().against_all <= limit
+
+
+def test_a_site_stopped_as_an_old_copy_is_not_told_to_rejoin(tmp_path: Path) -> None:
+    """`node rejoin` refuses, so no alarm asks for it."""
+    settings, folder = sites.read(adding(tmp_path, sites=3, quorum=3).sites[0])
+    with Node(settings, folder) as node:
+        node.service.on_verdict("south", RestoredError("Bring the newest store and ledger back."))
+        with pytest.raises(ConfigError, match="the newest store and ledger back"):
+            node.begin_again()
+    known = status.of_folder(settings, folder)
+    (alarm,) = known["alarms"]
+    assert (alarm["code"], alarm["command"]) == ("stopped", "")
+    assert "Bring the newest store and ledger back." in alarm["text"]
 
 
 def test_a_site_that_comes_after_the_end_takes_over_the_proxy(tmp_path: Path) -> None:

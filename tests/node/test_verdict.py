@@ -175,3 +175,13 @@ def test_a_site_that_has_not_begun_has_a_page() -> None:
     page = pages.page(empty, with_details=True)
     assert "Nothing was spent yet. The budget is epsilon 3." in page
     assert "The first round that is scored appears here." in page
+
+
+def test_a_site_of_masked_sums_is_not_told_to_rejoin() -> None:
+    """`node rejoin` would refuse; the peer's sentence says what to do."""
+    advice = "Bring the newest store and ledger back."
+    odd = status(stopped_by={"east": {"code": "vectors-lost", "text": advice}})
+    (alarm,) = odd["alarms"]
+    assert alarm["command"] == ""
+    assert advice in alarm["text"]
+    assert "rejoin" not in pages.page(odd)

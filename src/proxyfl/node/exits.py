@@ -30,7 +30,7 @@ MEANINGS = {
     10: "stopped on request (SIGTERM, `node stop`); `node run` continues",
     11: "left the federation on request",
     12: "the privacy budget is spent; the site has left the federation",
-    STOPPED_BY_PEER: "stopped by a peer: the store is an old backup; it needs `node rejoin`",
+    STOPPED_BY_PEER: "stopped by a peer: the store is an old backup; the message says what to do",
     INTERRUPTED: "interrupted by Ctrl-C; `node run` continues",
 }
 """Every exit code of `proxyfl node run`."""

@@ -830,7 +830,8 @@ class Node:
             self.reasons.clear("verdict", peer=peer)
 
     def _keep_verdict(self, peer: str, verdict: RestoredError) -> None:
-        self.reasons.put("verdict", "old-backup", str(verdict), peer=peer)
+        code = "old-backup" if self.sum is None else "vectors-lost"
+        self.reasons.put("verdict", code, str(verdict), peer=peer)
 
     def _note_lock(self, seconds: float) -> None:
         """Say that another program has locked the store; a request to stop ends the wait."""

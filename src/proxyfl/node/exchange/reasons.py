@@ -42,6 +42,8 @@ CODES = {
     "unreachable": "does not answer, or was not heard from for a while",
     "refuses": "refuses the messages of this site",
     "old-backup": "its store is older than what was seen of it: it must rejoin",
+    "vectors-lost": "its store may lack vectors of masked sums: bring its newest store and "
+    "ledger back",
     "other-manifest": "has another manifest under the same version number",
     "manifest-behind": "has not accepted the version of the manifest that is in force here, or "
     "uses a key that it has replaced",

@@ -74,8 +74,8 @@ def _running(site: Site, status: dict[str, Any]) -> Health:
     free = status.get("free_bytes")
     if free is not None and free < LEAST_FREE_BYTES:
         problems.append(f"only {free >> 20} MB of disk are free")
-    for peer in status.get("stopped_by", {}):
-        problems.append(f"stopped by {peer}: it must rejoin")
+    for peer, verdict in status.get("stopped_by", {}).items():
+        problems.append(_stopped_by(peer, verdict.get("code", "old-backup")))
     line = f"{site.name}: running, round {status['round']} of {status['rounds']}"
     waiting = status.get("waiting_for")
     if waiting is not None:
@@ -85,10 +85,15 @@ def _running(site: Site, status: dict[str, Any]) -> Health:
     return Health(not problems, "running", line, tuple(problems))
 
 
+def _stopped_by(peer: str, code: str) -> str:
+    must = "it must rejoin" if code == "old-backup" else "it needs its newest store and ledger"
+    return f"stopped by {peer}: {must}"
+
+
 def _describe_stopped(site: Site, folder: Path) -> Health:
     here = standing.read(folder)
-    for peer in here.reasons["verdict"]:
-        line = f"{site.name}: stopped by {peer}: it must rejoin"
+    for peer, verdict in here.reasons["verdict"].items():
+        line = f"{site.name}: {_stopped_by(peer, verdict.code)}"
         return Health(False, "stopped", line, (f"stopped by {peer}",))
     ended = here.reasons["ended"].get("")
     if ended is not None:

@@ -69,12 +69,14 @@ def alarms(status: Status) -> list[Alarm]:
     folder = status.get("folder") or "SITE"
     raised = []
     for peer, verdict in status["stopped_by"].items():
+        # A site of masked sums cannot rejoin: the text says what it can do.
+        may_rejoin = verdict["code"] == "old-backup"
         raised.append(
             Alarm(
                 "stopped",
                 f"{peer} has stopped this site.",
                 f"Stopped by {peer} ({verdict['code']}): {verdict['text']}",
-                command("node", "rejoin", folder),
+                command("node", "rejoin", folder) if may_rejoin else "",
             )
         )
     ended = status["ended_because"]
