@@ -393,7 +393,7 @@ def test_a_class_with_one_example_is_judged_as_it_would_be_kept() -> None:
     y = (x[:, 0] > 0).long()
     y[-1] = 2
     received = nn.Linear(3, 3)
-    at_hand = choosing._Local.of(InMemory(x, y), 3, received, choosing.NO_BALANCE, 0)
+    at_hand = choosing.Local.of(InMemory(x, y), 3, received, choosing.NO_BALANCE, 0)
     (candidate, *_) = choosing.candidates("logistic")
     own = at_hand.out_of_fold(candidate)
     summed = torch.from_numpy(at_hand.combined(own, (0.5, 0.5)))

@@ -151,7 +151,7 @@ def test_the_least_and_the_largest_weights_of_honest_sites_pass() -> None:
 def test_a_text_that_no_store_or_terminal_takes_is_refused(identity: Identity, tag: str) -> None:
     """Half a character, a control character: signed or not, it is no header."""
     message = messages.pack(replace(a_hello(), tag=tag), identity)
-    with pytest.raises(MessageError, match="tag is"):
+    with pytest.raises(MessageError, match="a valid tag"):
         messages.begin(message)
 
 
