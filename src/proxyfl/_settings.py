@@ -263,6 +263,32 @@ def replaced(settings: T, values: Mapping[str, Any]) -> T:
     return new
 
 
+def names_settings(kind: type[T]) -> type[T]:
+    """Decorates a settings class: one that is made in Python refuses an unknown setting as its file
+    does, and guesses the one that was meant."""
+    made: Any = kind.__init__
+
+    @functools.wraps(made)
+    def init(self: T, *values: Any, **changes: Any) -> None:
+        known = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
+        for key in changes:
+            if key not in known:
+                raise ConfigError(
+                    f"Unknown setting {key!r} of {kind.__name__}.{suggestion(key, known)}"
+                    f"{_place(kind, key)}"
+                )
+        made(self, *values, **changes)
+
+    kind.__init__ = init  # type: ignore[method-assign,assignment]
+    return kind
+
+
+def _place(kind: type, key: str) -> str:
+    """A sentence on the tables that have a setting of this name, if any has."""
+    places = [dotted for dotted in keys(kind) if dotted.endswith(f".{key}")]
+    return f" There is {' and '.join(places)}." if places else ""
+
+
 def keys(kind: type) -> list[str]:
     """The dotted key of every setting of ``kind``."""
     return [setting.key for setting in describe(kind)]
@@ -400,7 +426,9 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     where = f" in [{path}]" if path else ""
     for key in tree:
         if key not in fields:
-            raise ConfigError(f"Unknown key {key!r}{where}.{suggestion(key, fields)}")
+            raise ConfigError(
+                f"Unknown key {key!r}{where}.{suggestion(key, fields)}{_place(kind, key)}"
+            )
     hints = _type_hints(kind)
     given = {}
     for name, field in fields.items():

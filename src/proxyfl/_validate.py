@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 from collections.abc import Iterable
 
 from proxyfl.errors import ConfigError, InputError
@@ -51,6 +52,15 @@ def choice(
     if value not in known:
         raise error(f"Unknown {name} {value!r}.{suggestion(value, known)}")
     return value
+
+
+def path(name: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` names a file or a folder."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(
+            f"Expected a path for {name}, got {value!r} of type {type(value).__name__}. Give it as "
+            f"text, such as {name}='runs/first'."
+        )
 
 
 def suggestion(value: str, known: Iterable[str]) -> str:

@@ -276,6 +276,13 @@ def _all_inputs(examples: Examples) -> Tensor:
 
 
 def _check_part(where: str, examples: Examples, task: Task) -> None:
+    if isinstance(examples, InMemory):
+        for what, values in (("inputs", examples.x), ("labels", examples.labels)):
+            if not isinstance(values, Tensor):
+                raise DataError(
+                    f"{where}: expected tensors, got {what} of type {type(values).__name__}. "
+                    "Wrap them: torch.as_tensor(values)."
+                )
     if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
         raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
     if not len(examples) or not examples.shape or 0 in examples.shape:

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl import measures
+from proxyfl import _validate, measures
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, InputError
 from proxyfl.records import folder
@@ -89,6 +89,8 @@ class Runs:
 
 def load(*paths: Path | str) -> Runs:
     """The runs in the folders given; a folder that holds runs stands for all of them."""
+    for path in paths:
+        _validate.path("the run's folder", path)
     return Runs(tuple(read(path) for path in find(paths)))
 
 

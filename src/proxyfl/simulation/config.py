@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl import _settings, settings
-from proxyfl._settings import PER_CLIENT
+from proxyfl._settings import PER_CLIENT, names_settings
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.membership import Attendance
@@ -26,6 +26,7 @@ from proxyfl.settings import Local, Model, Resources
 from proxyfl.settings import Optimizer as Optimizer
 
 
+@names_settings
 @dataclass(frozen=True)
 class Data(settings.Reading):
     """The source of the examples (see ``proxyfl data``)."""
@@ -82,6 +83,7 @@ class Data(settings.Reading):
         return ", ".join(self.source)
 
 
+@names_settings
 @dataclass(frozen=True)
 class Partition:
     """The division of the training examples among the clients."""
@@ -111,6 +113,7 @@ class Partition:
         number("partition.concentration", self.concentration, above=0)
 
 
+@names_settings
 @dataclass(frozen=True)
 class Models:
     """The architectures (see ``proxyfl models``)."""
@@ -134,6 +137,7 @@ class Models:
             choice("models.single", self.single, ("private", "proxy"))
 
 
+@names_settings
 @dataclass(frozen=True)
 class Learning(settings.Learning):
     """Mutual learning, and what is publicly known of the classes."""
@@ -153,6 +157,7 @@ class Learning(settings.Learning):
             number("learning.prevalence", share, above=0, below=1)
 
 
+@names_settings
 @dataclass(frozen=True)
 class Privacy(settings.Privacy):
     """DP-SGD of what is shared."""
@@ -161,6 +166,7 @@ class Privacy(settings.Privacy):
     """`false` trains every method without DP: for ablations only."""
 
 
+@names_settings
 @dataclass(frozen=True)
 class Exchange(settings.Graph):
     """The graph of the PushSum methods (see ``proxyfl topology``), and the terms of the masked sum
@@ -208,6 +214,7 @@ class Exchange(settings.Graph):
         return self.settle
 
 
+@names_settings
 @dataclass(frozen=True)
 class Membership:
     """Attendance: who takes part in which round."""
@@ -227,6 +234,7 @@ class Membership:
         return len(set(clients) - later)
 
 
+@names_settings
 @dataclass(frozen=True)
 class Config:
     """Everything that determines a run's results."""
@@ -273,6 +281,11 @@ class Config:
         choice("measure", self.measure, ("auto", *MEASURES))
         whole("evaluate_every", self.evaluate_every)
         whole("checkpoint_every", self.checkpoint_every)
+        if isinstance(self.methods, str):
+            raise ConfigError(
+                f"Expected a tuple of methods, got the text {self.methods!r}. Write "
+                f"methods=({self.methods!r},)."
+            )
         if not self.methods:
             expected = "Expected at least one method in methods, got none."
             raise ConfigError(f"{expected} See `proxyfl methods`.")

@@ -10,8 +10,10 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
+from proxyfl import _validate
 from proxyfl._files import Document, read_json, write_json
 from proxyfl.data import Dataset, class_counts
+from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.records import folder, summary
 from proxyfl.records.reading import state
@@ -67,6 +69,9 @@ def run(
     """
     from proxyfl.simulation.progress import following
 
+    _check_callbacks(callbacks)
+    if out is not None:
+        _validate.path("out", out)
     prepared = prepare(config, dataset=dataset, methods=methods)
     with following(progress) as shown:
         callbacks = [*shown, *callbacks]
@@ -115,6 +120,8 @@ def resume(
     ``progress`` is that of ``run``."""
     from proxyfl.simulation.progress import following
 
+    _check_callbacks(callbacks)
+    _validate.path("path", path)
     engine = engine or engines.engine(workers)
     path = Path(path)
     folder.check_environment(path)  # first: another release may have other settings
@@ -127,6 +134,16 @@ def resume(
         tasks = recorder.restore(path)
         with following(progress) as shown:
             return _carry_out(recorder, tasks, [*shown, *callbacks], engine)
+
+
+def _check_callbacks(callbacks: Sequence[Callback]) -> None:
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"Expected objects of proxyfl.Callback in callbacks, got {callback!r:.60}. Make a "
+                "class: class Follow(proxyfl.Callback), with a method such as round_ended(self, "
+                "name, round, rows), and pass callbacks=[Follow()]."
+            )
 
 
 def _carry_out(
