@@ -5,12 +5,14 @@ import os
 import random
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import proxyfl
 from proxyfl.cli.main import main
+from proxyfl.simulation.config import flat, load
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -80,13 +82,19 @@ def bank(path: Path, first: int, *, labelled: bool = True) -> None:
 
 
 def assert_settings_are_those_of_worth(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every setting that the page's `worth` prints is in the page's `run`."""
+    """Every setting that the page's `worth` prints has this value in the page's `run`, which has
+    its own files and methods."""
     asked = next(words for words in typed(page) if words[0] == "worth")
     (ran,) = [words for words in typed(page) if words[0] == "run"]
     assert main(asked) in (0, 1)  # whatever it advises
-    settings = re.findall(r"^  (\S+=\S+)$", capsys.readouterr().out, re.MULTILINE)
-    assert len(settings) == 12
-    assert set(settings) <= set(ran)
+    shown = re.findall(r"^  (\S+?)=(.+)$", capsys.readouterr().out, re.MULTILINE)
+    settings = dict(shown)
+    for ours in ("methods", "checkpoint_every", "partition.clients"):
+        del settings[ours]
+    assert len(settings) == 16
+    changes = [words for before, words in pairwise(ran) if before == "--set"]
+    used = flat(load(None, changes))
+    assert {name: str(used[name]) for name in settings} == settings
 
 
 def assert_trains(path: str) -> None:
