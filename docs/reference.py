@@ -55,12 +55,12 @@ def entry(module: ModuleType, name: str) -> str:
 def signature(value: object) -> str:
     """The arguments of a function or class; empty where Python does not know them."""
     try:
-        found = str(inspect.signature(value))  # type: ignore[arg-type]
+        text = str(inspect.signature(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return ""
-    found = re.sub(r"<object object at 0x[0-9a-f]+>|<factory>", "...", found)
-    found = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", found)
-    return found.replace("(self, ", "(").replace("(self)", "()")
+    text = re.sub(r"<object object at 0x[0-9a-f]+>|<factory>", "...", text)
+    text = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", text)
+    return text.replace("(self, ", "(").replace("(self)", "()")
 
 
 def plain(value: object) -> str:

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import random
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import torch
 from torch import Tensor
 
 from proxyfl.cli.main import main
+from proxyfl.data.tables.predicting import by_schema
 from proxyfl.errors import ConfigError, RunError
-from proxyfl.federation.effects import Fit, Mechanism, Simulator
+from proxyfl.federation.effects import Fit, Mechanism, Simulator, fit
 from proxyfl.simulation import effects as module
 from proxyfl.simulation.config import load, of_run
 from proxyfl.simulation.effects import effects
@@ -164,6 +167,49 @@ def test_the_command(quiet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     (quiet / "effects.json").unlink()
 
 
+def test_inputs_of_a_table_stand_for_all(
+    quiet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ``--inputs`` the rows of a table without labels take the place of every client's inputs,
+    as many times as the client has records; no record of the run goes in."""
+    mechanisms: list[Mechanism] = []
+
+    def look(mechanism: Mechanism, *rest: object, **more: object) -> Fit:
+        mechanisms.append(mechanism)
+        return fit(mechanism, *rest, **more)
+
+    monkeypatch.setattr(module, "fit", look)
+    prepared = prepare(replace(of_run(quiet), methods=("proxysum",)))
+    columns = tomllib.loads(prepared.dataset.schema)["columns"]
+    draw = random.Random(0)
+    lines = [",".join(columns)]
+    for _ in range(60):
+        cells = []
+        for column in columns.values():
+            if column["type"] == "number":
+                cells.append(f"{draw.uniform(*column['range']):.2f}")
+            else:
+                cells.append(draw.choice(column.get("values", ["yes", "no"])))
+        lines.append(",".join(cells))
+    table = tmp_path / "public.csv"
+    table.write_text("\n".join(lines) + "\n")
+    expected = by_schema(table, prepared.dataset.schema).x
+    line = ["effects", str(quiet), "--inputs", str(table), "--draws", "200", "--json"]
+    for method in ("proxyfl", "proxysum"):
+        capsys.readouterr()
+        assert main([*line, "--method", method]) == 0
+        assert "public.csv stand for those of all sites" in capsys.readouterr().out
+        mechanism = mechanisms.pop()
+        rows = torch.cat([each.inputs for each in mechanism.members])
+        assert torch.equal(rows, expected.repeat(4, 1))
+        sizes = [len(each.examples) for each in prepared.clients]
+        stands_for = torch.cat([each.stands_for for each in mechanism.members])
+        assert stands_for.reshape(4, 60).sum(1).tolist() == pytest.approx(sizes)
+    table.write_text("age\n50\n")
+    assert main(line) == 2
+    assert "does not fit the model's schema" in capsys.readouterr().err
+
+
 def test_refusals(quiet: Path, tmp_path: Path) -> None:
     """Every condition under which the mechanism is not known is named."""
     with pytest.raises(RunError, match="no 'nowhere'"):
@@ -185,7 +231,7 @@ def test_refusals(quiet: Path, tmp_path: Path) -> None:
         "weighs its classes": {"learning__balance": "weights"},
         "This proxy is another": {"models__proxy": "mlp"},
         "no noise to correct for": {"privacy__enabled": "false"},
-        "A defence bends": {"exchange__rules": "sites"},
+        "A defence changes": {"exchange__rules": "sites"},
         "clients were there": {"membership__absence": 0.5},
     }
     for number, (words, changes) in enumerate(cases.items()):

@@ -33,9 +33,10 @@ Guarantees:
       odds of a record are more uncertain than ``MOST_UNCERTAIN``, or if there are fewer than
       ``LEAST_EVENTS`` records of the rarer class for each coefficient. What is refused
       follows from the released proxy, the settings and the inputs alone;
-    * within these limits 93 to 97 % of the intervals cover the truth, over all settings of the
-      study in ``benchmarks.effects`` (docs/concepts/effects.md has each of them);
     * equal arguments give equal results.
+
+Coverage is measured, not proven, and only where one logistic regression is true at all sites:
+``benchmarks.effects``, with its results in docs/concepts/effects.md.
 """
 
 import math

@@ -40,7 +40,7 @@ from proxyfl.records.effects import Effect, Effects
 from proxyfl.records.run import Run
 from proxyfl.settings import Local, Study
 from proxyfl.simulation import federation
-from proxyfl.simulation.config import of_run
+from proxyfl.simulation.config import of_run, with_method
 from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
 
 PLAIN = (
@@ -93,9 +93,8 @@ def effects(
     is_site = folder.is_site(path)
     config = federation.config_of(path) if is_site else of_run(path)
     chosen = _method(path, config.methods, method)
-    # a masked sum's own terms need its method, and a site by itself is no roster
-    terms = replace(config.exchange, colluders=None, quorum=None)
-    prepared = prepare(replace(config, methods=("alone",), exchange=terms))
+    # a site by itself is no roster
+    prepared = prepare(with_method(config, "alone"))
     if not is_site:
         folder.check_data(path, fingerprint(prepared))
     prepared = replace(prepared, config=config)
