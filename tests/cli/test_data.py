@@ -93,3 +93,21 @@ def test_a_table_says_what_was_left_out(tmp_path, capsys):
     assert run(*words, "--faults", "skip", "--json") == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     assert notes[1] == ("north.csv: 1 of 60 rows left out; faults: 1 x category in 'stage'")
+
+
+def test_a_table_of_another_task(tmp_path, capsys, monkeypatch):
+    """What is predicted is said in the place of classes, of which there are none."""
+    monkeypatch.setenv("COLUMNS", "160")
+    lines = [f"{i},{i / 10:.1f}" for i in range(10)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,value", *lines]))
+    (tmp_path / "t.toml").write_text(
+        'name = "t"\n[label]\ntask = "regression"\ncolumn = "value"\nrange = [0, 1]\n'
+        '[columns.age]\ntype = "number"\nrange = [0, 100]\n'
+    )
+    arguments = [str(tmp_path / "t.csv"), "--schema", str(tmp_path / "t.toml")]
+    assert run(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "a number from 0 to 1 (squared loss)" in shown
+    assert "class" not in shown
+    assert run(*arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == []

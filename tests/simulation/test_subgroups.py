@@ -85,6 +85,32 @@ def test_fewer_than_five_persons_of_a_class_are_not_judged(few: int, is_judged: 
     assert found.reason == ("" if is_judged else "4 test persons with yes, fewer than 5")
 
 
+def test_groups_of_one_and_a_person_in_two_groups() -> None:
+    """A group of one person says nothing but its size and why; a person whose records lie in two
+    groups counts in both, and in each with the records there alone."""
+    labels = np.arange(60) % 2
+    persons = np.arange(60) // 2  # one record of each class
+    model = said(labels, np.ones(60))
+    bands = ["old" if each % 3 else "young" for each in range(60)]
+    bands[59] = "oldest"
+    groups = judged(model, model, bands, persons=persons)
+    one = groups["oldest"]
+    assert (one.persons, one.examples) == (1, 1)
+    assert one.joined is None
+    assert one.alone is None
+    assert one.gain is None
+    assert one.reason == "0 test persons with no, fewer than 5"
+    assert not one.falls
+    old = [row for row, band in enumerate(bands) if band == "old"]
+    young = [row for row, band in enumerate(bands) if band == "young"]
+    for name, rows in (("old", old), ("young", young)):
+        assert groups[name].examples == len(rows)
+        assert groups[name].persons == len({int(persons[row]) for row in rows})
+        apart = judged(model.taken(np.array(rows)), None, [name] * len(rows), persons=persons[rows])
+        assert groups[name].joined == apart[name].joined
+    assert groups["old"].persons + groups["young"].persons > 30
+
+
 SCHEMA = Schema(
     Label("died", classes=("no", "yes")),
     {
@@ -122,6 +148,19 @@ def test_values_come_back_from_features(tmp_path: Path) -> None:
     assert bands == ["below 40 years", middle, middle, old, "missing", old]
     assert groups_of(SCHEMA, x, "grade") == ["1", "2", "3", "4", "2", "2"]
     assert groups_of(SCHEMA, x, "bmi")[:3] == ["15 to 25", "25 to 30", "missing"]
+    # nobody is below 30 or from 61 to below 80: no such group
+    gaps = groups_of(SCHEMA, x, "age", (30, 40, 61, 80))
+    assert set(gaps) == {
+        "30 to below 40 years",
+        "40 to below 61 years",
+        "missing",
+        "80 and above years",
+    }
+    with pytest.raises(ConfigError, match="no feature column 'died'"):
+        groups_of(SCHEMA, x, "died")
+    for cut in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="rising cut points of 'age'"):
+            groups_of(SCHEMA, x, "age", (cut,))
     with pytest.raises(ConfigError, match=r"no feature column 'agee'.*Did you mean 'age'"):
         groups_of(SCHEMA, x, "agee")
     with pytest.raises(ConfigError, match=r"rising cut points of 'age' within its range, 20 to 90"):

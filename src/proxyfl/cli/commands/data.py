@@ -108,6 +108,7 @@ def _contents(dataset: Dataset) -> Document:
         "train": len(dataset.train_y),
         "test": len(dataset.test_y),
         "range": _range(dataset),
+        "task": dataset.task.described(),
         "classes": classes,
         "sites": sites,
         "notes": list(dataset.notes),
@@ -136,17 +137,20 @@ def _show_sources(document: Document, console: Console) -> None:
 def _show_contents(document: Document, console: Console) -> None:
     low, high = document["range"]
     shape = "x".join(map(str, document["shape"]))
+    classes = document["classes"]
+    outcome = f"{len(classes)} classes" if classes else document["task"]
     console.print(
         f"[bold]{escape(document['name'])}[/bold]: {document['train']:,} training "
-        f"and {document['test']:,} test examples of shape {shape}, {len(document['classes'])} "
-        f"classes, values from {low:.4g} to {high:.4g}",
+        f"and {document['test']:,} test examples of shape {shape}, {escape(outcome)}, values from "
+        f"{low:.4g} to {high:.4g}",
         soft_wrap=True,
     )
-    table = Table("class", "name", "training", "test")
-    for row in document["classes"]:
-        counts = (f"{row['train']:,}", f"{row['test']:,}")
-        table.add_row(str(row["class"]), escape(row["name"]), *counts)
-    console.print(table)
+    if classes:
+        table = Table("class", "name", "training", "test")
+        for row in classes:
+            counts = (f"{row['train']:,}", f"{row['test']:,}")
+            table.add_row(str(row["class"]), escape(row["name"]), *counts)
+        console.print(table)
     if document["sites"]:
         table = Table("site", "name", "training")
         for row in document["sites"]:
