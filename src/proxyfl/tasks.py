@@ -114,6 +114,15 @@ class Task:
         return tuple(f"{low:g} to {high:g}{unit}" for low, high in ends)
 
     @property
+    def headings(self) -> tuple[str, ...]:
+        """The heading of each predicted number: the probability of a class or a finding, the
+        value, or the probability to be free of the event at the end of an interval."""
+        if self.kind != TIME_TO_EVENT:
+            return self.output_names
+        unit = f" {self.unit}" if self.unit else ""
+        return tuple(f"free at {end:g}{unit}" for end in self.intervals)
+
+    @property
     def horizon(self) -> float:
         """The end of the last interval: nothing is learnt of what comes later."""
         return self.intervals[-1]

@@ -2,14 +2,17 @@
 
 import csv
 import io
+import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from proxyfl.cli.commands.predict import SAID
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.encoding import encode
 from proxyfl.data.tables.faults import Tally
@@ -116,6 +119,45 @@ def test_raw_columns_are_enough(exported: Path, without: str) -> None:
     assert header == ["alive", "dead"]
     expected = np.load(exported / "expected.npy")
     np.testing.assert_allclose(np.array(rows, dtype=float), expected, atol=2e-6)
+
+
+TASKS = {
+    "regression": 'task = "regression"\ncolumn = "value"\nrange = [2, 10]',
+    "multilabel": 'task = "multilabel"\nfindings = ["edema", "mass"]',
+    "time-to-event": 'task = "time-to-event"\ncolumn = "days"\nevent = "died"\nunit = "days"\n'
+    "intervals = [60, 200, 500]",
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_predictions_of_every_task(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """predict.py makes of outputs what ``proxyfl predict`` makes of them: a value within its range,
+    the probability of each finding, or survival at the end of each interval."""
+    columns = '[columns.a]\ntype = "number"\nrange = [-1, 1]\nindicator = false\n'
+    schema = schemas.parse(tomllib.loads(f'name = "t"\n[label]\n{TASKS[kind]}\n{columns}'))
+    task = schema.label.outcome
+    (tmp_path / "new.csv").write_text("a\n-1\n-0.2\n0.6\n1\n")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, task.outputs)
+    with torch.no_grad():
+        model.weight.mul_(3)
+    write_encoding(schema, tmp_path)
+    place = tmp_path / "predict.py"
+    program = runpy.run_path(str(place))
+    outputs = model(torch.tensor([[-1.0], [-0.2], [0.6], [1.0]])).detach()
+    program["main"].__globals__["logits"] = lambda folder, inputs: outputs.numpy()
+    program["main"].__globals__["__file__"] = str(place)
+    program["main"](str(tmp_path / "new.csv"))
+    header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+    answer = SAID[kind](outputs, task)
+    assert header == list(answer.columns)
+    expected = []
+    for row in answer.rows:
+        (numbers,) = row.values()
+        expected.append(numbers if isinstance(numbers, list) else [numbers])
+    np.testing.assert_allclose(np.array(rows, dtype=float), expected, atol=3e-6)
 
 
 @pytest.mark.parametrize(

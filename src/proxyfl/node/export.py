@@ -86,13 +86,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     save_model(out / "private.safetensors", model, about)
     _, missing = write_programs(model, inputs, out, meaning)
     if manifest.schema is not None:
-        if manifest.task.is_classification:
-            write_encoding(manifest.schema, out, meaning)
-        else:
-            missing.append(
-                "no predict.py: its script gives probabilities of classes, and the task is "
-                f"{manifest.task.kind}. Run: proxyfl predict EXPORT new.csv"
-            )
+        write_encoding(manifest.schema, out, meaning)
         write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
     ledger = Ledger.read(folder / assembly.LEDGER_FILE)
     signer = Identity(folder, site.name)

@@ -1,6 +1,8 @@
 """Predicts from raw columns with an exported model. Needs numpy, and onnxruntime or torch.
 
-    python predict.py patients.csv            a line with the probability of each class
+    python predict.py patients.csv            a line with the probability of each class or finding,
+                                              with the value, or with the probability to be free of
+                                              the event at the end of each interval
 
 Keep it in the folder that `proxyfl node export` wrote, next to encoding.json and private.onnx (or
 private.pt2). The file is UTF-8, comma separated, and its first row names the columns; others than
@@ -132,6 +134,19 @@ def logits(folder, inputs):
         return program(torch.from_numpy(inputs)).detach().numpy()
 
 
+def predictions(task, outputs):
+    """What the model's outputs stand for: a number for each heading."""
+    if task["kind"] == "regression":
+        low, high = task["range"]
+        return np.clip(low + (outputs + 1) / 2 * (high - low), low, high)
+    if task["kind"] == "multilabel":
+        return np.exp(-np.logaddexp(0, -outputs))
+    if task["kind"] == "time-to-event":
+        return np.exp(-np.logaddexp(0, outputs).cumsum(1))
+    shares = np.exp(outputs - outputs.max(1, keepdims=True))
+    return shares / shares.sum(1, keepdims=True)
+
+
 def main(path):
     folder = Path(__file__).resolve().parent
     encoding = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
@@ -145,11 +160,10 @@ def main(path):
     if not rows:
         raise SystemExit(f"{path}: expected rows, got none.")
     outputs = logits(folder, np.array(rows, dtype=np.float32)).astype(np.float64)
-    shares = np.exp(outputs - outputs.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
+    rows = predictions(encoding["task"], outputs).tolist()
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(encoding.get("headings", encoding["classes"]))
-    writer.writerows([[f"{share:.6f}" for share in row] for row in shares.tolist()])
+    writer.writerow(encoding["headings"])
+    writer.writerows([[f"{number:.6f}" for number in row] for row in rows])
 
 
 if __name__ == "__main__":

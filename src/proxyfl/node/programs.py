@@ -14,6 +14,7 @@ that does not is removed and an error.
 
 import json
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,11 @@ def _compare(path: Path, expected: Tensor, said: Tensor, first: Tensor) -> None:
 
 def write_encoding(schema: Schema, out: Path, meaning: Meaning = NOTHING) -> list[Path]:
     """Write what turns raw columns into inputs, and the program that does it."""
-    encoding = encoding_of(schema) | {"headings": headings(schema.label.classes, meaning)}
+    task = schema.label.outcome
+    encoding = encoding_of(schema) | {
+        "task": asdict(task),
+        "headings": headings(task.headings, meaning),
+    }
     write_json(out / "encoding.json", encoding)
     source = Path(__file__).with_name("predicting_alone.py").read_text(encoding="utf-8")
     write_text(out / "predict.py", source)

@@ -220,14 +220,12 @@ def _findings(outputs: Tensor, task: Task) -> Said:
 
 def _survival(outputs: Tensor, task: Task) -> Said:
     """The probability to be free of the event at the end of each interval."""
-    unit = f" {task.unit}" if task.unit else ""
-    ends = [f"free at {end:g}{unit}" for end in task.intervals]
     rows = []
     cells = []
     for row in survival_of(outputs.double().numpy()).tolist():
         rows.append({"survival": [round(value, 6) for value in row]})
         cells.append([f"{value:.3f}" for value in row])
-    return Said(ends, ends, rows, cells)
+    return Said(task.headings, task.headings, rows, cells)
 
 
 SAID: dict[str, Callable[[Tensor, Task], Said]] = {
