@@ -81,6 +81,10 @@ def draw_sums(seed: int) -> list[Fault]:
         seen[fault.kind] += 1
         if fault.kind in ONCE and seen[fault.kind] > 1:
             fault = replace(fault, kind="kill", how="")
+        if fault.how == "by command":
+            # Such a site asks all members first. A clone's, which is gone for good, would have to
+            # be removed from the manifest.
+            fault = replace(fault, how="")
         drawn.append(fault)
     return drawn
 

@@ -166,6 +166,17 @@ def test_a_site_that_has_missed_two_sums_follows_more_than_the_colluders() -> No
     assert done.snapshot.proxy == "p3"
 
 
+def test_a_member_that_has_not_begun_is_on_no_roster() -> None:
+    """A restored site that still asks its peers answers them, and sees nobody: each attempt with
+    it would be charged, and wait for it in vain."""
+    made = agreement()
+    made.hear("c", view("c", serial=2, sees=frozenset()))
+    assert made.able("bc") == {"a", "b"}
+    assert made.next(0.0, "bc") is None, "the roster of the first ballot has all three"
+    made.hear("c", view("c", serial=3))
+    assert made.able("bc") == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize("there", ["b", "c"])
 def test_a_proxy_is_asked_of_a_member_that_is_there(there: str) -> None:
     """A member that is lost for good is not asked for ever, one step ahead or two."""

@@ -368,8 +368,10 @@ class Agreement(
         return frozenset(fit & set(self._members))
 
     def able(self, present: Collection[str]) -> Roster:
-        """The members that could take part in an attempt now, with this site."""
-        return self._seen(present) | ({self.me} if self.willing else frozenset())
+        """The members that could take part in an attempt now, with this site. One that sees nobody
+        has not begun: it may be asking its peers first whether it is an old copy."""
+        others = {name for name in self._seen(present) if self._views[name].sees}
+        return frozenset(others | ({self.me} if self.willing else set()))
 
     # What to do.
 

@@ -423,12 +423,13 @@ class SiteSum(
             present = self.reach.able(round)
             with self.books.store.reading():
                 before = self.agreement.record, self.agreement.view(present)
+                is_new_here = not self.desk.present and bool(present)
                 self.desk.present = present
                 do = self.agreement.next(time.monotonic(), present)
                 if self.agreement.record != before[0]:
                     self.books.save_sums(self.agreement.record.line())
                 after = self.agreement.view(present)
-            if _news(before[1]) != _news(after):
+            if is_new_here or _news(before[1]) != _news(after):
                 self.courier.say_hello(self._others())
             if isinstance(do, Contribute):
                 self._contribute(do, round, end)
