@@ -84,6 +84,30 @@ def test_from_init_to_an_accepted_manifest(
     assert "exists already" in capsys.readouterr().err
 
 
+def test_records_of_the_current_folder_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file beside the site's folder is named from there; one that is nowhere is missed at once;
+    one in the site's folder goes first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patients.csv").write_text("age,label\n" + "50,1\n" * 40)
+    said = printed(capsys, "node", "init", "sites/north", "--data", "patients.csv")
+    assert "The records are read from patients.csv" in said
+    settings, folder = sites.read(tmp_path / "sites" / "north")
+    assert settings.data.source == "../../patients.csv"
+    assert (folder / settings.data.source).is_file()
+    assert settings.privacy.examples is not None  # it was counted
+    said = printed(capsys, "node", "init", "south", "--data", "records.csv")
+    assert "There is no south/records.csv yet" in said
+    (tmp_path / "east").mkdir()
+    (tmp_path / "east" / "patients.csv").write_text("age,label\n" + "50,1\n" * 40)
+    said = printed(capsys, "node", "init", "east", "--data", "patients.csv")
+    assert "The records" not in said
+    assert sites.read(tmp_path / "east")[0].data.source == "patients.csv"
+    said = printed(capsys, "node", "init", "west", "--data", "digits")
+    assert "There is no" not in said
+
+
 def test_renewal_and_signing_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`node certificate` renews, or prints a request for the institution's own authority."""
     place = str(tmp_path / "north")
@@ -191,7 +215,13 @@ def test_status_page_json_and_prometheus(
     found = json.loads(printed(capsys, "node", "status", str(layout.sites[0]), "--json"))
     assert not found["running"]
     assert found["round"] == 6
-    assert "south" in printed(capsys, "node", "status", str(layout.sites[0]))
+    said = printed(capsys, "node", "status", str(layout.sites[0]))
+    (row,) = [line for line in said.splitlines() if "south" in line and "│" in line]
+    assert "finished" in row
+    assert " s ago" in row
+    assert "not running, finished, round 6 of 6" in said
+    assert "active" not in said
+    assert "never" not in said
 
 
 def _fetched(url: str) -> str:

@@ -22,7 +22,7 @@ from proxyfl.node.trial import Layout
 from proxyfl.report.document import document
 from proxyfl.report.live import LiveServer, over
 from proxyfl.simulation.config import of_run
-from tests.node.federations import change, quick, running
+from tests.node.federations import SEED, change, quick, running
 from tests.waiting import PATIENCE
 
 ROUNDS = 6
@@ -123,6 +123,24 @@ def test_the_end_says_what_was_gained(layout: Layout) -> None:
     assert ("too small to tell whether joining paid" in words) == (low <= 0 <= high)
     assert "points" in words
     assert "end-to-end" in words
+
+
+def test_a_finished_site_keeps_the_gain_that_it_stated(layout: Layout) -> None:
+    """Started again after its end, a site states the recorded gain and trains nothing once more.
+
+    With another seed, as a real site draws other batches: `alone` would give another gain."""
+    place = layout.sites[0]
+    stated = str(recording.verdict(place))
+    lines = (place / "metrics.jsonl").read_bytes()
+    models = {path: path.read_bytes() for path in (place / "models").rglob("*.safetensors")}
+    with running(layout, only=[]) as made:
+        made.start(place, seed=SEED + 1)
+        made.join()
+    assert str(made.ended["north"]) == "finished"
+    assert (place / "metrics.jsonl").read_bytes() == lines
+    assert {path: path.read_bytes() for path in models} == models
+    assert not any("alone for comparison" in line for line in made.said["north"])
+    assert any(stated in line for line in made.said["north"])
 
 
 def test_readers_of_runs_read_a_site(

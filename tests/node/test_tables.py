@@ -177,7 +177,7 @@ def test_a_schema_that_names_a_person_makes_the_patient_the_unit(hospitals: Layo
     with Node(settings, folder, seed=1) as node:
         ledger = node.client.ledger
     assert ledger.unit is Unit.GROUP
-    assert "per group" in str(ledger.epsilon())
+    assert "per patient" in str(ledger.epsilon())
 
 
 def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:

@@ -384,7 +384,7 @@ def test_persons_are_protected_with_any_loss() -> None:
         batch_size=10,
     )
     private.train(steps=2)
-    assert str(private.epsilon()).endswith("per group)")
+    assert str(private.epsilon()).endswith("per patient)")
 
 
 def test_a_budget_of_dp_ends_the_training() -> None:

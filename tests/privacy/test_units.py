@@ -195,6 +195,6 @@ def test_the_ledger_states_and_keeps_the_unit(tmp_path) -> None:
     found = Ledger.read(path)
     assert found.unit is Unit.GROUP
     assert found.epsilon().unit is Unit.GROUP
-    assert "per group" in str(found.epsilon())
+    assert "per patient" in str(found.epsilon())
     with pytest.raises(PrivacyError, match="unit='group', expected 'record'"):
         Ledger.at(path, "a", relation=Relation.ZERO_OUT, **promise)

@@ -117,7 +117,7 @@ def test_certificate_models_and_report_state_the_person(
     assert "with respect to one person" in page["sentence"]
     assert "mean gradient of each person's records" in page["mechanism"]
     about = about_model(path / "models" / "proxyfl" / "000-proxy.safetensors")
-    assert "per group" in about["epsilon"]
+    assert "per patient" in about["epsilon"]
     assert main(["report", str(path), "--json"]) == 0
     capsys.readouterr()
     html = (path / "report.html").read_text()

@@ -331,6 +331,9 @@ class Participant:
 FAREWELL_SECONDS = 10.0
 """A site without patience still takes so long to tell the others."""
 
+RECENT_SECONDS = 60.0
+"""Who was heard from within this time is on record as there when the site ends."""
+
 HURRIED_SECONDS = 1.0
 """A site that a signal asked to stop takes so long to tell the others, and so long again to let
 its shares arrive."""
@@ -372,7 +375,7 @@ class Ending:
         self.reach.resume()
         self.farewell()
         here = self.books.position()
-        self.service.log.add("finished", round=here.round)
+        self.service.log.add("finished", round=here.round, heard=self._heard())
 
     def await_handovers(self) -> None:
         """Let the members that leave hand their mass to this site."""
@@ -406,7 +409,7 @@ class Ending:
         self.farewell()
         weight = float(self.books.position().weight)
         owed = self.books.owed_to()
-        self.service.log.add("left", owed=sorted(owed), kept=weight)
+        self.service.log.add("left", owed=sorted(owed), kept=weight, heard=self._heard())
 
     def stop(self, *, hurried: bool) -> None:
         """Tell the others that this site stops for now, and let its shares arrive."""
@@ -415,7 +418,12 @@ class Ending:
         self.farewell(seconds)
         self.participant.await_settlement(seconds, check=self.service.check_behind)
         self.reach.resume()
-        self.service.log.add("stopped", round=self.books.position().round)
+        self.service.log.add("stopped", round=self.books.position().round, heard=self._heard())
+
+    def _heard(self) -> list[str]:
+        """The peers that were heard from in the last minute."""
+        service = self.service
+        return sorted(name for name in service.contact if service.silence(name) < RECENT_SECONDS)
 
     def farewell(self, seconds: float | None = None) -> None:
         """One last hello to everybody who is there and does not know yet; within ``seconds``, or

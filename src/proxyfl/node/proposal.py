@@ -4,12 +4,14 @@ A proposal is for the operator to judge and to write down. Nothing here is compu
 the site: a number that were counted anew each time would follow from the data.
 """
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proxyfl.data import sources
 from proxyfl.data.sources import SOURCES
 from proxyfl.data.tables import reading
+from proxyfl.data.tables.databases import is_url
 from proxyfl.errors import ProxyFLError
 from proxyfl.node.members.site import Data, Privacy
 from proxyfl.privacy import accounting
@@ -29,6 +31,23 @@ def privacy(examples: int | None) -> Privacy:
     if examples is None:
         return Privacy()
     return Privacy(delta=cautious_delta(examples), examples=examples)
+
+
+def locate(source: str, folder: Path) -> tuple[str, str]:
+    """``source`` as site.toml names it, by a path from the site's folder, and a line on where it
+    was looked for, if that may surprise.
+
+    A file that lies in the current folder and not in the site's is named from there: the shell
+    completes such names."""
+    is_path = source not in SOURCES and not is_url(source) and not Path(source).is_absolute()
+    if not is_path or ":" in source or (folder / source).exists():
+        return source, ""
+    if Path(source).exists():
+        return (
+            Path(os.path.relpath(source, folder)).as_posix(),
+            f"The records are read from {source}, which is not in the site's folder.\n",
+        )
+    return source, f"There is no {folder / source} yet. Put the records there before preflight.\n"
 
 
 def count_examples(source: Data, folder: Path) -> int | None:

@@ -75,6 +75,20 @@ def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> No
     write_json(file, environment)
 
 
+def is_concluded(folder: Path) -> bool:
+    """True if the end of the site's last round is on record, with its gain over ``alone``.
+
+    A site that is started again after its end keeps what it has stated: ``alone`` trained a second
+    time, from other batches, would give another gain."""
+    done, alone = status.rows(folder), status.rows(folder, "alone")
+    if not done or not alone or alone[-1]["round"] != done[-1]["round"]:
+        return False
+    try:
+        return reading.read(folder).finished
+    except RunError:
+        return False
+
+
 def conclude(
     folder: Path,
     manifest: Manifest,

@@ -703,7 +703,14 @@ class Node:
         The federation is over for this site: a request to stop leaves out the comparison, and so
         does a model that fails. A site that failed here would be started again and again, which
         its peers see."""
-        self.say("scores the end, and trains the private model alone for comparison")
+        if not recording.is_concluded(self.folder):
+            self.say("scores the end, and trains the private model alone for comparison")
+            self._score_end()
+        verdict = recording.verdict(self.folder)
+        if verdict is not None:
+            self.say(f"{verdict} Next: {command('report', self.folder)}")
+
+    def _score_end(self) -> None:
         try:
             recording.conclude(
                 self.folder,
@@ -722,9 +729,6 @@ class Node:
             if not goes_on(self.client.ledger, problem):
                 raise
             warn_of_fault("The end has no score, because a model cannot be evaluated", problem)
-        verdict = recording.verdict(self.folder)
-        if verdict is not None:
-            self.say(f"{verdict} Next: {command('report', self.folder)}")
 
     def _check_stop(self) -> None:
         if self.stopping.is_set():

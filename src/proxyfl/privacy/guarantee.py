@@ -195,7 +195,7 @@ class Epsilon:
         if self.kind is Kind.NONE:
             return "epsilon infinite (kind: none, trained without differential privacy)"
         delta = f"{upward(self.delta, 3):.3g}"
-        promise = f"{self.kind}, {self.relation}, per {self.unit}"
+        promise = f"{self.kind}, {self.relation}, per {self.unit.noun}"
         against = ""
         if self.coalition is not None:
             against = (

@@ -42,6 +42,7 @@ from proxyfl.node.members.trust import code_names, describe_code
 from proxyfl.node.observe import status as statuses
 from proxyfl.node.observe.lines import FORMATS, Attention, Lines
 from proxyfl.node.observe.status import StatusServer
+from proxyfl.node.observe.verdict import duration
 from proxyfl.settings import Learning
 
 DESCRIPTION = """\
@@ -94,7 +95,8 @@ def init(args: Namespace) -> int:
     identity = Identity.create(args.folder, name)
     holdout.create(args.folder)
     port = args.address.rpartition(":")[2]
-    source = proposal.state_form(site.Data(source=args.data), args.folder)
+    records, remark = proposal.locate(args.data, args.folder)
+    source = proposal.state_form(site.Data(source=records), args.folder)
     examples = args.examples
     if examples is None:
         counted = proposal.count_examples(source, args.folder)
@@ -126,7 +128,7 @@ def init(args: Namespace) -> int:
     }
     text = (
         f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card.\n"
-        f"{_describe_declared(settings.privacy)}\n"
+        f"{remark}{_describe_declared(settings.privacy)}\n"
         f"Send the card {card_path} to the keeper of the manifest.\n"
         f"Compare this fingerprint by telephone:\n  {spoken(identity.fingerprint)}"
     )
@@ -498,7 +500,7 @@ def _show_status(document: Document) -> None:
     table = Table("peer", "state", "round", "owed to it", "last contact", "held up", "release")
     for peer in document["peers"]:
         ago = peer["seconds_since_contact"]
-        shown = "never" if ago is None else f"{ago:.0f} s ago"
+        shown = "never" if ago is None else f"{duration(ago)} ago"
         why = "" if peer["held_up"] is None else peer["held_up"]["code"]
         cells = (peer["name"], peer["state"], str(peer["round"]), str(peer["owed"]), shown, why)
         table.add_row(*cells, peer["release"] or "unknown")

@@ -11,7 +11,7 @@ import sqlite3
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from proxyfl._files import finite
 from proxyfl._journal import CRC32
 from proxyfl._loopback import LOOPBACK
 from proxyfl.errors import ConfigError, ProxyFLError
-from proxyfl.node.exchange import reasons, standing
+from proxyfl.node.exchange import auditlog, reasons, standing
 from proxyfl.node.exchange.standing import PeerStanding, Standing
 from proxyfl.node.members import manifest
 from proxyfl.node.members import site as sites
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from proxyfl.node.exchange.service import Service
 
 Status = dict[str, Any]
+
+_HEARD = ("connected", "stored", "delivered", "returned")
+"""Events of the audit log that a message from the peer has brought about."""
 
 
 def rows(folder: Path, method: str = "") -> list[row.Row]:
@@ -81,6 +84,7 @@ def of_folder(
     if history is None:
         history = rows(folder)
     alone = rows(folder, "alone") if here.round >= agreed.rounds or here.reasons["ended"] else []
+    ago = _contacts(folder, agreed.names(), service)
     spent = row.epsilon(history[-1]) if history else None
     budget = site.privacy.budget
     document = {
@@ -98,6 +102,7 @@ def of_folder(
         "chance": _chance(agreed.measure, history),
         "alone": row.score(alone[-1], "private", agreed.measure) if alone else None,
         **_document(here),
+        "state": _state(here, agreed.rounds),
         "time": time.time(),
         "started": None if service is None else service.started,
         "ends": manifest.moment("ends", agreed.ends) if agreed.ends else None,
@@ -105,7 +110,7 @@ def of_folder(
         "oldest_share": _release_time(here.oldest_round_owed, history),
         "free_bytes": shutil.disk_usage(folder).free,
         "peers": [
-            _peer(card.name, here, service, is_there)
+            _peer(card.name, here, agreed.rounds, ago.get(card.name), service, is_there)
             for card in agreed.members
             if card.name != site.name
         ],
@@ -132,11 +137,12 @@ def peers_of(folder: Path) -> Status:
     agreed = manifest.read_accepted(folder, site.name)
     here = standing.read(folder)
     others = [name for name in agreed.names() if name != site.name]
+    ago = _contacts(folder, others, None)
     return {
         "site": site.name,
         "federation": agreed.name,
         "version": agreed.version,
-        "peers": [_peer(name, here, None, None) for name in others],
+        "peers": [_peer(name, here, agreed.rounds, ago.get(name), None, None) for name in others],
     }
 
 
@@ -207,17 +213,40 @@ def _document(here: Standing) -> Status:
     }
 
 
+def _state(known: Standing | PeerStanding, rounds: int) -> str:
+    """The state of a site or of a peer, which has finished once no round is left to do."""
+    return "finished" if known.state == "active" and known.round >= rounds else known.state
+
+
+def _contacts(folder: Path, names: Iterable[str], service: "Service | None") -> dict[str, float]:
+    """The seconds since each peer was heard from, for those that were.
+
+    A site that does not run has them from its audit log: its peers were heard from at least then.
+    """
+    if service is not None:
+        return {name: service.silence(name) for name in names if name in service.contact}
+    now = time.time()
+    seen: dict[str, float] = {}
+    for entry in auditlog.read(folder / auditlog.FILE):
+        heard = entry.get("heard", [entry["peer"]] if entry["event"] in _HEARD else [])
+        seen |= dict.fromkeys(heard, entry["time"])
+    return {name: max(0.0, now - seen[name]) for name in names if name in seen}
+
+
 def _peer(
-    name: str, here: Standing, service: "Service | None", is_there: Callable[[str], bool] | None
+    name: str,
+    here: Standing,
+    rounds: int,
+    ago: float | None,
+    service: "Service | None",
+    is_there: Callable[[str], bool] | None,
 ) -> Status:
     known = here.peers.get(name, PeerStanding())
     reason = here.reasons["peer"].get(name)
-    ago = None
-    if service is not None and name in service.contact:
-        ago = service.silence(name)
     return {
         "name": name,
         **asdict(known),
+        "state": _state(known, rounds),
         "owed": here.owed.get(name, 0),
         "held_up": None if reason is None else asdict(reason),
         "seconds_since_contact": ago,
