@@ -1,10 +1,13 @@
-"""Real sites that predict a number or the time to an event: from a schema to a certificate."""
+"""Real sites of tasks other than classes: from a schema to a certificate."""
 
 import contextlib
 import csv
 import dataclasses
+import importlib.util
 import io
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,12 +39,13 @@ COLUMNS = "".join(
 )
 LABELS = {
     "regression": 'task = "regression"\ncolumn = "value"\nrange = [-4, 4]\nunit = "mmol/l"',
+    "multilabel": 'task = "multilabel"\nfindings = ["edema", "mass"]',
     "time-to-event": 'task = "time-to-event"\ncolumn = "days"\nevent = "died"\nunit = "days"\n'
     "intervals = [60, 200, 500]",
 }
-PROXY = {"regression": "linear", "time-to-event": "hazards"}
-MEASURE = {"regression": "r2", "time-to-event": "c_index"}
-HEADER = "a,b,value,days,died"
+PROXY = {"regression": "linear", "multilabel": "linear", "time-to-event": "hazards"}
+MEASURE = {"regression": "r2", "multilabel": "auroc", "time-to-event": "c_index"}
+HEADER = "a,b,value,days,died,edema,mass"
 
 
 def patients(count: int, seed: int) -> list[str]:
@@ -53,7 +57,8 @@ def patients(count: int, seed: int) -> list[str]:
         score = 2 * a - b + draw.gauss(0, 0.3)
         time = 200 * 2**-score
         ended = draw.uniform(50, 900)
-        lines.append(f"{a:.3f},{b:.3f},{score:.3f},{min(time, ended):.1f},{int(time < ended)}")
+        numbers = f"{a:.3f},{b:.3f},{score:.3f},{min(time, ended):.1f},{int(time < ended)}"
+        lines.append(f"{numbers},{int(score > 0)},{int(score > 0.8)}")
     return lines
 
 
@@ -160,12 +165,37 @@ def test_one_proxy_for_all_sites_by_masked_sums(tmp_path: Path, kind: str) -> No
         assert all(torch.equal(first[name], other[name]) for name in first)
 
 
+def programs(out: Path) -> list[str]:
+    """What predict.py is to do without, so that each exported program is run."""
+    assert (out / "private.pt2").is_file()
+    if importlib.util.find_spec("onnxruntime") is None:
+        return ["onnxruntime"]
+    assert (out / "private.onnx").is_file()
+    return ["torch", "onnxruntime"]
+
+
+def by_itself(out: Path, table: Path, without: str) -> str:
+    """What the exported predict.py prints where neither this package nor ``without`` is there."""
+    code = (
+        "import runpy, sys\n"
+        f"for name in ('proxyfl', {without!r}): sys.modules[name] = None\n"
+        f"sys.argv = ['predict.py', {str(table)!r}]\n"
+        f"runpy.run_path({str(out / 'predict.py')!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("kind", LABELS)
 def test_the_answer_of_a_real_site(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under real noise: status, report, prediction, export and certificate work as for classes, and
-    what was exported predicts as the site does."""
+    each exported program predicts as the site does. Subgroups connect to nobody, and write nothing.
+    """
     layout = three_sites(tmp_path, kind)
     first = layout.sites[0]
     with running(layout, only=[]) as made:
@@ -184,6 +214,9 @@ def test_the_answer_of_a_real_site(
     high, low = csv.DictReader(io.StringIO(at_site))
     if kind == "regression":
         assert float(high["value"]) > 1 > -1 > float(low["value"])
+    elif kind == "multilabel":
+        for finding in ("edema", "mass"):
+            assert float(high[finding]) > 0.5 > float(low[finding])
     else:
         assert float(high["free at 200 days"]) < float(low["free at 200 days"])
     out = tmp_path / "export"
@@ -193,15 +226,33 @@ def test_the_answer_of_a_real_site(
     )
     for ours, theirs in zip((high, low), exported, strict=True):
         assert ours == theirs
+    for without in programs(out):
+        by_program = csv.DictReader(io.StringIO(by_itself(out, tmp_path / "new.csv", without)))
+        for ours, theirs in zip((high, low), by_program, strict=True):
+            numbers = {name: float(value) for name, value in theirs.items()}
+            assert numbers == pytest.approx({name: float(ours[name]) for name in numbers}, abs=2e-3)
     assert "holds" in printed(capsys, "certificate", first, "--check", out / "certificate.md")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("something was to be sent")
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for way in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(f"socket.socket.{way}", refuse)
+    shown = printed(capsys, "subgroups", first, "--by", "a", "--bands", "0")
+    assert "below 0" in shown
+    assert "0 and above" in shown
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 BAD = {
-    "a negative time": ("time-to-event", "0,0,0,-3,1", r"row 92.*days.*'-3'"),
-    "an event other than yes or no": ("time-to-event", "0,0,0,30,2", r"row 92.*died.*'2'"),
-    "a time that is no number": ("time-to-event", "0,0,0,alive,1", r"row 92.*days.*'alive'"),
-    "a value that is a class": ("regression", "0,0,high,30,1", r"row 92.*value.*'high'"),
-    "a value that cannot be": ("regression", "0,0,9,30,1", r"row 92.*value.*'9'"),
+    "a negative time": ("time-to-event", "0,0,0,-3,1,0,0", r"row 92.*days.*'-3'"),
+    "an event other than yes or no": ("time-to-event", "0,0,0,30,2,0,0", r"row 92.*died.*'2'"),
+    "a time that is no number": ("time-to-event", "0,0,0,alive,1,0,0", r"row 92.*days.*'alive'"),
+    "a value that is a class": ("regression", "0,0,high,30,1,0,0", r"row 92.*value.*'high'"),
+    "a finding other than yes or no": ("multilabel", "0,0,0,30,1,2,0", r"row 92.*edema.*'2'"),
+    "a finding that is not there": ("multilabel", "0,0,0,30,1,,0", r"row 92.*edema"),
+    "a value that cannot be": ("regression", "0,0,9,30,1,0,0", r"row 92.*value.*'9'"),
 }
 
 
@@ -226,7 +277,7 @@ def test_what_is_unusual_is_counted(tmp_path: Path) -> None:
     """A value outside the range is clipped and counted."""
     layout = three_sites(tmp_path, "regression")
     place = layout.sites[0]
-    write(place, [*patients(90, seed=0), "0,0,4.5,30,1"])
+    write(place, [*patients(90, seed=0), "0,0,4.5,30,1,1,1"])
     notes = assembly.load(layout.manifest, *sites.read(place)).notes
     assert any("value: 1 of 91 values clipped" in note for note in notes), notes
 
@@ -234,7 +285,7 @@ def test_what_is_unusual_is_counted(tmp_path: Path) -> None:
 def test_a_site_without_events_is_refused(tmp_path: Path) -> None:
     """No event by the horizon: nothing could be learnt or judged."""
     place = three_sites(tmp_path, "time-to-event").sites[0]
-    write(place, [f"{line.rpartition(',')[0]},0" for line in patients(90, seed=0)])
+    write(place, [f"{line.rsplit(',', 3)[0]},0,0,0" for line in patients(90, seed=0)])
     with (
         pytest.raises(DataError, match="at least one event by the horizon"),
         Node(*sites.read(place)),
@@ -248,10 +299,10 @@ def test_an_interval_without_events_trains(tmp_path: Path) -> None:
     place = three_sites(tmp_path, "time-to-event").sites[0]
     lines = []
     for line in patients(90, seed=0):
-        *first, days, died = line.split(",")
+        *first, days, died, edema, mass = line.split(",")
         if 55 < float(days) <= 205:
             days, died = ("30", "1")
-        lines.append(",".join([*first, days, died]))
+        lines.append(",".join([*first, days, died, edema, mass]))
     write(place, lines)
     with Node(*sites.read(place), seed=3) as node:
         node.client.learner.train(0, 1)
