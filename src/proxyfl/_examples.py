@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 
 class Examples(Protocol):
-    """Labelled examples, numbered from 0. Labels are at hand; inputs are fetched row by row.
+    """Labelled examples, numbered from 0. Labels are in memory; inputs are fetched row by row.
 
     An implementation guarantees:
         * ``take(rows)`` gives float32 inputs (len(rows), *shape), in the order of ``rows``, and the

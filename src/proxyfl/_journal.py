@@ -64,7 +64,7 @@ CRC32 = Seal("check", _crc32)
 """For files whose lines accidents alone change: ledgers and metrics."""
 
 SHA256 = Seal("sha256", _sha256, sort_keys=True)
-"""For the audit log: whoever knows the last hash knows the whole of the log."""
+"""For the audit log: somebody who knows the last hash knows the whole of the log."""
 
 
 class End(NamedTuple):
@@ -221,7 +221,7 @@ class Log:
 
 
 def describe_faults(content: Content, path: Path) -> Iterator[str]:
-    """What is wrong with a file, in sentences."""
+    """Lists the faults of a file, in sentences."""
     if content.end.torn:
         yield (
             f"{path.name} ends in an unfinished line of {content.end.torn} bytes, as a full disk "
@@ -284,7 +284,7 @@ def read(path: Path, seal: Seal, *, name: str, unsealed: bool = False) -> Conten
 
 
 def earlier(path: Path) -> list[Path]:
-    """The files beside ``path`` that hold what was put aside, by this program or by logrotate: in
+    """The files next to ``path`` that hold what was put aside, by this program or by logrotate: in
     the order in which they were last written. Compressed ones cannot be read and are left out."""
     written: dict[Path, int] = {}
     for pattern in (f"{path.stem}-*{path.suffix}", f"{path.name}.*", f"{path.name}-*"):

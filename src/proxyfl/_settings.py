@@ -536,7 +536,7 @@ def _lines(
     lists: Mapping[str, tuple[Any, ...]] | None,
     texts: Mapping[str, str],
 ) -> Iterator[str]:
-    """The settings of a table, but for the tables within it: a line for each, below its text."""
+    """The settings of a table, without the tables within it: a line for each, below its text."""
     kind: type = type(table)
     hints = _type_hints(kind)
     for field in _fields(table):

@@ -42,7 +42,8 @@ def blended_targets(
         return hard
     if teacher_logits is None:
         raise ConfigError(
-            f"Expected the teacher's logits for a teacher with weight {weight}, got none."
+            f"Expected the teacher's logits for a teacher with weight {weight}, got none. Pass "
+            "them, or set the weight to 0."
         )
     soft = teacher_logits.detach().softmax(1)
     return (1 - weight) * hard + weight * soft
@@ -106,7 +107,7 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class Objective(Protocol):
-    """What a model learns by: labels become targets, and outputs and targets one loss each.
+    """The objective of a task: labels become targets, and outputs and targets one loss each.
 
     Guarantees: target i follows from label i and row i of the teacher's outputs alone, loss i from
     row i of outputs and targets alone; a label outside its public range counts as the nearest one
@@ -269,7 +270,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Hazards:
-    """The time to an event, as one probability per interval for whoever has reached it.
+    """The time to an event, as one probability per interval for those who have reached it.
 
         L_i = sum over the intervals k that i was at risk in: CE(hazard_k(x_i), event of i in k)
 
@@ -350,7 +351,8 @@ def _opinion(teacher: Tensor | None, weight: float) -> Tensor:
     """A teacher's outputs, through which nothing is learnt."""
     if teacher is None:
         raise ConfigError(
-            f"Expected the teacher's outputs for a teacher with weight {weight}, got none."
+            f"Expected the teacher's outputs for a teacher with weight {weight}, got none. Pass "
+            "them, or set the weight to 0."
         )
     return teacher.detach()
 

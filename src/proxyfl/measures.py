@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Counts = NDArray[np.float32]
 
 _ROUNDING = 1e-12
-"""A rate that equals the one asked for but for rounding counts."""
+"""A rate that equals the one asked for up to rounding counts."""
 
 
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ def interval(values: Iterable[float | None]) -> Interval | None:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """NumPy's quantile, to the last bit. Whoever reads runs does not wait for NumPy."""
+    """NumPy's quantile, to the last bit. A program that only reads runs does not wait for NumPy."""
     place = share * (len(ordered) - 1)
     before = int(place)
     part = place - before

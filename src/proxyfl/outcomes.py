@@ -10,7 +10,7 @@ For a time to an event, hazards h_k = sigmoid(output k) give the survival at the
     S_k = prod_{j <= k} (1 - h_j)
 
 and a record's risk is minus its expected time until the event, up to the horizon: the area under
-its survival curve. Whoever is followed beyond the horizon counts as followed up to it.
+its survival curve. A record that is followed beyond the horizon counts as followed up to it.
 
     C           of the pairs of which one is known to have had the event first, the share in which
                 it had the higher risk; equal risks count half (Harrell et al. 1982)
@@ -70,7 +70,7 @@ class Outcomes(Protocol):
 
     @property
     def outputs(self) -> Array:
-        """What the model gave, one row or value per example."""
+        """The model's outputs, one row or value per example."""
         ...
 
     def taken(self, rows: NDArray[Any]) -> Self:
@@ -430,7 +430,7 @@ def value_of(outputs: Array, task: Task) -> Array:
 
 
 def predictions(outputs: NDArray[Any], labels: NDArray[Any], task: Task) -> Predictions | Outcomes:
-    """What a model says of examples with these labels."""
+    """Returns a model's predictions for examples with these labels."""
     if task.kind == CLASSIFICATION:
         return Predictions(outputs, labels)
     if task.kind == REGRESSION:

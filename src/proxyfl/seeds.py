@@ -70,7 +70,7 @@ class Randomness(Protocol):
 
     @property
     def simulated(self) -> bool:
-        """True if the values can be recomputed by whoever knows a seed."""
+        """True if the values can be recomputed by anybody who knows a seed."""
         ...
 
     def bits(self, n: int) -> "NDArray[np.uint64]":
@@ -166,4 +166,4 @@ class System(SetOnce):
         return None
 
     def restore(self, state: "Tensor | None") -> None:
-        """Nothing to do: every draw is fresh."""
+        """Does nothing: every draw is fresh."""

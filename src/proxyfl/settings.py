@@ -178,7 +178,7 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class DP:
-    """What DP-SGD is asked to keep: its mechanism, and the promise that its ledger makes.
+    """The terms of DP-SGD: its mechanism, and the promise that its ledger makes.
 
     ``privacy.dpsgd.DPSGD`` takes one as it is. Every value is checked here, once."""
 
@@ -199,7 +199,7 @@ class DP:
     (`person` says the same). Absent: a person, if the schema of the data names one, else a record.
     With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
     max_per_group: int | None = field(default=None, metadata=PER_CLIENT)
-    """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
+    """With `group`: records of a person in one step, drawn again each time; absent: all of them."""
     max_physical_batch_size: int | None = field(default=None, metadata=PER_CLIENT)
     """Records whose gradients are computed at a time, which bounds memory; a larger batch is worked
     through in slices and gets its noise once. Absent: the whole batch at a time."""
@@ -419,7 +419,7 @@ class Input:
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
+        """The task to predict."""
         return tasks.classification(self.classes) if self.outcome is None else self.outcome
 
 
@@ -474,7 +474,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Study:
-    """What all members agree on."""
+    """The terms that all members agree on."""
 
     name: str
     """The federation's name."""
@@ -521,7 +521,7 @@ class Study:
 
     @property
     def task(self) -> Task:
-        """What all members predict."""
+        """The task that all members predict."""
         return self.input.task
 
     @property

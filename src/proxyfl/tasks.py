@@ -8,7 +8,7 @@
                                                        for whoever has reached it
 
 A task knows its outputs, and which facts of classification hold for it. ``losses.objective_of`` has
-its loss, ``measures.of`` its measures, ``models.fits`` the estimators that are fitted at home, and
+its loss, ``measures.of`` its measures, ``models.fits`` the estimators that a site fits, and
 ``outcomes`` what a model's outputs say. Its targets are the labels of examples:
 
     classification   the number of the class, int64 (n,)
@@ -47,7 +47,7 @@ LOSSES = ("squared", "huber")
 
 @dataclass(frozen=True)
 class Task:
-    """What a model predicts; see the module's docstring. Fields of another kind are refused."""
+    """The task of a model; see the module's docstring. Fields of another kind are refused."""
 
     kind: str = CLASSIFICATION
     """One of ``KINDS``."""

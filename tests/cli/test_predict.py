@@ -167,7 +167,7 @@ def write(path: Path, values) -> Path:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda d: d / "none.npy", "There is no file"),
+        (lambda d: d / "none.npy", "No such file"),
         (
             lambda d: write(d / "a.npy", np.zeros((3, 9, 9))),
             r"expected one or more examples of shape \(1, 8, 8\)",

@@ -209,10 +209,7 @@ def test_a_forged_page_does_not_hold(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda text: text.replace('"format"', '"epsilon": 0.001,\n "format"'),
-            "stands there twice",
-        ),
+        (lambda text: text.replace('"format"', '"epsilon": 0.001,\n "format"'), "appears twice"),
         (lambda text: text.replace('"format"', '"note": "safe",\n      "format"'), "unknown: note"),
         (lambda text: text.replace('"certificates"', '"verdict": 0,\n  "certificates"'), "verdict"),
         (lambda text: text.replace("      ", "     "), "is not spelled as proxyfl spells it"),

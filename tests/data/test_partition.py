@@ -129,7 +129,7 @@ def test_by_class(labels, clients, classes, seed, data):
     [
         (4, None, "Each client is to have 4 classes, there are 3"),
         (2, 5, "Expected a multiple of classes=2 for examples, got 5"),
-        (2, 14, "7 examples of each of 2 classes are asked for, 6 can be had"),
+        (2, 14, "Expected at most 6 examples of each of 2 classes for each client, got 7"),
     ],
 )
 def test_by_class_says_what_is_short(classes, examples, said):

@@ -112,7 +112,7 @@ def test_the_commands_state_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[
     start += ["--rounds", "3", *paths]
     kinds = [f"--kind={name}={kind}" for name, kind in zip(NAMES, KINDS, strict=True)]
     assert main([*start, *kinds[:3]]) == 2
-    assert "Say of which kind east is" in capsys.readouterr().err
+    assert "Give the kind of east" in capsys.readouterr().err
     assert main([*start, *kinds]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "town (north, west); land (south, east)" in said

@@ -160,7 +160,7 @@ def _layout(**changes: object) -> bytes:
     [
         (b"", "0 bytes are too few"),
         (FRAME[:15], "15 bytes are too few"),
-        (b"\x80\x05" + FRAME[2:], "no ProxyFL frame"),
+        (b"\x80\x05" + FRAME[2:], "not a ProxyFL frame"),
         (FRAME[:7] + b"\x01" + FRAME[8:], "wire version 1, this program speaks 2"),
         (FRAME[:-1], "truncated or too long: 27 bytes"),
         (FRAME + b"\x00", "truncated or too long: 29 bytes"),

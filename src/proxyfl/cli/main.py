@@ -47,7 +47,7 @@ COMMANDS = {
     "watch": "follow a run in the browser while it runs",
     "predict": "predict with a client's private model from a finished run",
     "effects": "odds ratios behind a linear proxy, with intervals that know the noise",
-    "subgroups": "measures by sex, age band or another column, at home; warns of groups that lose",
+    "subgroups": "measures by sex, age band or another column, locally; warns of groups that lose",
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
     "certificate": "what each client's releases cost, on a page; check such a page",
     "audit": "test a claimed epsilon: how much peers really learn from the proxies",

@@ -30,7 +30,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What a file of counts says."""
+    """The content of a file of counts."""
 
     sizes: Mapping[str, int]
     """Site -> its training examples."""
@@ -67,8 +67,8 @@ def read_counts(path: Path) -> Counts:
         cases = together / sum(counts)
         if not 0 < cases < 1:
             raise DataError(
-                f"{path}: expected more patients than cases, and a case, got {together} cases of "
-                f"{sum(counts)}. Correct the column {named['cases']!r}."
+                f"{path}: expected at least one case and more patients than cases, got {together} "
+                f"cases of {sum(counts)}. Correct the column {named['cases']!r}."
             )
     share = 1.0 if "training" in named else TRAINING
     sizes = {site: max(1, round(share * n)) for site, n in zip(sites, counts, strict=True)}

@@ -167,8 +167,8 @@ def read_npz(path: Path) -> dict[str, Array]:
     """Every array in the file; pickled objects are refused."""
     if not zipfile.is_zipfile(path):
         raise DataError(
-            f"{path}: is no .npz archive, whatever its name says. Write one with numpy.savez, or "
-            "give the file its true name (.csv, .npy)."
+            f"{path}: not a .npz archive, despite its name. Write one with numpy.savez, or give "
+            "the file its true name (.csv, .npy)."
         )
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -160,7 +160,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a source beside its place; ``sources.load`` explains each."""
+    """The options of a source besides its place; ``sources.load`` explains each."""
 
     label: str = "label"
     site: str | None = None

@@ -174,8 +174,8 @@ class Absent:
 
     def take(self, rows: Tensor) -> Tensor:
         raise DataError(
-            f"The inputs of {len(rows)} examples were asked for in a process that has handed them "
-            "to its workers. Load the data again to read them here."
+            f"This process has handed the inputs of {len(rows)} examples to its workers. Load the "
+            "data again to read them here."
         )
 
 

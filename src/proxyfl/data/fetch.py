@@ -56,8 +56,8 @@ def data_folder(directory: str | Path | None = None) -> Path:
 
 
 def fetch_all(dataset: str, remotes: Sequence[Remote], folder: Path, *, download: bool) -> None:
-    """Bring those of ``remotes`` that are not in ``folder`` there; a DataError says which files to
-    put where."""
+    """Fetches those of ``remotes`` that ``folder`` lacks; a DataError says which files to put
+    where."""
     absent = [remote for remote in remotes if not (folder / remote.name).exists()]
     if not download:
         raise DataError(

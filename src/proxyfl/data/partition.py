@@ -268,8 +268,8 @@ def _of_each(examples: int, classes: int, most: int) -> int:
     each = examples // classes
     if not 1 <= each <= most:
         raise DataError(
-            f"{each} examples of each of {classes} classes are asked for, {most} can be had. "
-            f"Lower examples={examples} or clients."
+            f"Expected at most {most} examples of each of {classes} classes for each client, got "
+            f"{each}. Lower examples={examples} or clients."
         )
     return each
 

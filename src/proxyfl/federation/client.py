@@ -52,7 +52,7 @@ class Client(SetOnce, changing=("id", "weight", "tail")):
             self.learner.adopt(mean)
 
     def state(self) -> State:
-        """Everything that the next round depends on."""
+        """Returns everything that the next round depends on."""
         tail = {} if self.tail is None else self.tail.state()
         return self.learner.state() | tail
 

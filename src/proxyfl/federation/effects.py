@@ -219,7 +219,7 @@ class Simulator:
 
     @property
     def weights(self) -> Tensor:
-        """How many records each row of ``design`` stands for."""
+        """The number of records that each row of ``design`` stands for."""
         return torch.cat([each.stands_for[:, 0] for each in self._records])
 
     def release(self, truths: Tensor, generator: torch.Generator) -> Tensor:

@@ -64,7 +64,8 @@ class MassChannel:
         counters.messages_sent += 1
 
     def collect(self, client: int, own: Mass, senders: Iterable[int]) -> Mass:
-        """What ``senders`` owe ``client``, added in their order; ``own`` is what it kept."""
+        """Adds what ``senders`` owe ``client``, in their order, to ``own``, the mass that it
+        kept."""
         parts = []
         for sender in senders:
             part = own

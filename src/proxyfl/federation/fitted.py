@@ -395,7 +395,7 @@ def _losses(logits: Array, y: Labels) -> Array:
         each: Array = total - fitted[rows, target]
         return each
 
-    def mean(theta: Array) -> float:
+    def penalized_loss(theta: Array) -> float:
         # a scale below zero would turn a model's opinion around
         penalty = float((theta[1:] ** 2).sum())
         return float(losses(theta).mean()) + 1e-4 * penalty
@@ -404,7 +404,7 @@ def _losses(logits: Array, y: Labels) -> Array:
     start[0] = 1.0
     limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
     limits[0] = (0.0, None)
-    solution = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    solution = optimize.minimize(penalized_loss, start, method="L-BFGS-B", bounds=limits)
     return losses(solution.x)
 
 

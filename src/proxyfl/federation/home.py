@@ -67,7 +67,7 @@ class Home(nn.Module):
         return combined(own, received, own_weight, proxy_weight)
 
     def about(self) -> dict[str, Any]:
-        """What a file must say of it beside the tensors; see ``rebuilt``."""
+        """The entries of a model file besides the tensors; see ``rebuilt``."""
         form = None if self.own is None else type(self.own).__name__
         about = {"name": self.name, "form": form, "weights": list(self.weights)}
         return about if self.classes else about | {"classes": False}

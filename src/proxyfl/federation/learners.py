@@ -86,7 +86,7 @@ class Learner(Protocol):
 
     @property
     def trainer(self) -> Trainer:
-        """What trains the model that is shared."""
+        """The trainer of the shared model."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class Learner(Protocol):
         ...
 
     def state(self) -> State:
-        """Everything that the next round depends on."""
+        """Returns everything that the next round depends on."""
         ...
 
     def restore(self, state: State) -> None:

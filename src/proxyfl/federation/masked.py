@@ -50,8 +50,9 @@ _WORD = np.dtype("<u8")
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients of a masked sum agree on. ``steps`` are those of a round, ``batch_sizes``
-    the expected batch of each client. Those of one of the ``kinds`` add up by themselves."""
+    """The terms that all clients of a masked sum agree on. ``steps`` are those of a round,
+    ``batch_sizes`` the expected batch of each client. Those of one of the ``kinds`` add up by
+    themselves."""
 
     federation: str
     manifest: str
@@ -305,7 +306,7 @@ def fingerprint(client: Client) -> bytes:
 
 
 def trainer_of(client: Client) -> DPSGD:
-    """What trains the client's proxy; ConfigError if that is not DP-SGD."""
+    """Returns the trainer of the client's proxy; ConfigError if that is not DP-SGD."""
     trainer = client.learner.trainer
     if not isinstance(trainer, DPSGD):
         raise ConfigError(

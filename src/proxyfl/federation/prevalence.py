@@ -38,7 +38,7 @@ _KEY = "probabilities"
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a model's probabilities are for, and what is added to its logits for that.
+    """The population that a model's probabilities are for, and the shift of its logits for that.
 
     ``of`` is BALANCED, PUBLIC, or empty for a model that no balance has moved."""
 
@@ -85,7 +85,7 @@ def headings(names: Sequence[str], meaning: Meaning) -> list[str]:
 
 @dataclass(frozen=True)
 class Balances:
-    """How the losses of a client's own and of its shared model are balanced, and the publicly known
+    """The balance of the losses of a client's own and of its shared model, and the publicly known
     share of each class, if there is one."""
 
     own: str = "none"
@@ -101,7 +101,8 @@ class Balances:
         return cls(own, shared, tuple(study.prevalence))
 
     def meaning(self, role: Role, model: nn.Module) -> Meaning:
-        """What the probabilities of the client's model in this role are for."""
+        """Returns the population that the probabilities of the client's model in this role are
+        for."""
         part = self._part(role, model)
         if not part:
             return NOTHING

@@ -12,7 +12,7 @@ Definitions:
 Guarantees:
     * nothing is computed of a group that is not judged, and its reason says why;
     * what comes out is about the site's own patients and has no noise. It is not covered by any
-      epsilon and belongs to whoever may see the records.
+      epsilon and belongs to people who may see the records.
 """
 
 from collections.abc import Mapping, Sequence

@@ -76,7 +76,7 @@ class PlainSGD(SetOnce, changing=("_drawn",)):
         self._smallest_batch = smallest_batch(model)
 
     def begin_round(self, round: int, steps: int) -> None:
-        """Nothing to put on record."""
+        """Records nothing."""
 
     def draw(self) -> Batch:
         """The next Poisson sample."""

@@ -1,4 +1,4 @@
-"""Who sends which share of its mass to whom: the mixing matrix P(t), one column per sending client.
+"""The mixing matrix P(t): which share of its mass a client sends to whom, one column per sender.
 
 A topology is a function (round, number of present clients) -> columns; column j maps receiver ->
 P_kj, the share of client j's mass that goes to client k, with what j keeps under j itself. Clients

@@ -75,7 +75,7 @@ def is_estimator(spec: str, imports: Imports = HERE) -> bool:
 
 
 def candidates(spec: str, imports: Imports = HERE) -> list[Candidate]:
-    """What ``spec`` stands for, each with the settings that are tried."""
+    """The estimators that ``spec`` stands for, each with the settings that are tried."""
     proposals: list[Candidate] = []
     for part in spec.split("|"):
         name = part.strip()
@@ -129,7 +129,7 @@ def rebuild(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.M
                 "runs the code in it. If the file is your own, say so with --unpickle."
             )
         return Pickled(tensors["content"], tensors["column"])
-    raise ModelError(f"Unknown form {form!r} of a fitted model.")
+    raise ModelError(f"Unknown form {form!r} of a fitted model. Use the release that wrote it.")
 
 
 def _rebuilt_events(form: str, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -1,4 +1,4 @@
-r"""Estimators that are fitted at home for tasks other than classification.
+r"""Estimators that a site fits for tasks other than classification.
 
     regression       ridge regression, boosted regression trees
     multilabel       logistic regression, boosted trees: one model for each finding
@@ -7,7 +7,7 @@ r"""Estimators that are fitted at home for tasks other than classification.
                      the interval as a column
 
 They go by the names that classes have, ``logistic`` (the linear one of each task) and ``trees``,
-with the same penalties. ``Fits`` has what the choice at home needs: the candidates, a regression on
+with the same penalties. ``Fits`` has what a site's choice needs: the candidates, a regression on
 top of the proxy, and each example's loss out of fold.
 
 Guarantees: those of ``models.estimators``; and every fit depends on the site's own examples, the
@@ -49,14 +49,14 @@ class OutcomeCandidate:
 
 
 class Fits(Protocol):
-    """How a task's models are fitted and judged at home."""
+    """The fitting and judging of a task's models at a site."""
 
     def targets(self, labels: Tensor) -> Array:
         """The examples' labels as the estimators and ``losses`` take them."""
         ...
 
     def strata(self, labels: Tensor) -> NDArray[np.int64]:
-        """What folds keep in proportion."""
+        """The groups that folds keep in proportion."""
         ...
 
     def candidates(self, spec: str) -> list[OutcomeCandidate]:
@@ -170,7 +170,7 @@ class _OfEvents:
         centred = outputs - outputs.mean(0)
         z = centred / max(float(centred.std()), 1e-9)
 
-        def mean(theta: Array) -> tuple[float, Array]:
+        def penalized_loss(theta: Array) -> tuple[float, Array]:
             fitted = theta[0] * z + theta[1:]
             error = at_risk * (_sigmoid(fitted) - events)
             value = (at_risk * (np.logaddexp(0, fitted) - events * fitted)).sum() / len(z)
@@ -182,7 +182,9 @@ class _OfEvents:
         start[0] = 1.0
         limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
         limits[0] = (0.0, None)
-        theta = optimize.minimize(mean, start, jac=True, method="L-BFGS-B", bounds=limits).x
+        theta = optimize.minimize(
+            penalized_loss, start, jac=True, method="L-BFGS-B", bounds=limits
+        ).x
         fitted = theta[0] * z + theta[1:]
         each: Array = (at_risk * (np.logaddexp(0, fitted) - events * fitted)).sum(1)
         return each

@@ -33,7 +33,8 @@ from proxyfl.models.architectures import (
 
 @dataclass(frozen=True)
 class Architecture:
-    """What makes a model of a given input shape and number of classes, and one line about it."""
+    """The factory of a model for a given input shape and number of classes, and one line about
+    it."""
 
     factory: Callable[[Shape, int], nn.Module]
     description: str

@@ -60,7 +60,7 @@ def mark_of(ballot: int, proxy: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """What a site must not forget. ``ballot`` is the one under which ``step`` was reached,
+    """A site's durable record. ``ballot`` is the one under which ``step`` was reached,
     ``promised`` is for the step that comes next, ``promised_before`` for the one before. ``before``
     is the mark of the proxy before (``mark_of``)."""
 
@@ -77,7 +77,7 @@ class Record:
 
     @property
     def mark(self) -> str:
-        """What this site has accepted, and under which ballot."""
+        """The proposal that this site has accepted, and its ballot."""
         return mark_of(self.ballot, self.proxy)
 
     def promised_or(self, first: int) -> int:
@@ -107,9 +107,9 @@ class Proposal:
 
 @dataclass(frozen=True)
 class View:
-    """What a site says of itself in each hello and with each vector. ``start`` and ``serial`` order
-    the views of a site. ``sees`` are the members that it can reach and whose keys it has. ``has``
-    are the vectors that have arrived: step, ballot, and whose."""
+    """A site's statement about itself in each hello and with each vector. ``start`` and ``serial``
+    order the views of a site. ``sees`` are the members that it can reach and whose keys it has.
+    ``has`` are the vectors that have arrived: step, ballot, and whose."""
 
     start: int
     serial: int
@@ -129,7 +129,7 @@ class View:
 
     @property
     def mark(self) -> str:
-        """What the site has accepted, and under which ballot."""
+        """The proposal that the site has accepted, and its ballot."""
         return mark_of(self.ballot, self.proxy)
 
 
@@ -376,7 +376,7 @@ class Agreement(
     # What to do.
 
     def next(self, now: float, present: Collection[str], *, grace: float = 2.0) -> Do:
-        """What this site should do; None if there is nothing but to wait.
+        """Returns this site's next action; None if it can only wait.
 
         ``present`` are the members that can be reached. The record may have changed."""
         before = self._wants
@@ -644,7 +644,10 @@ class Agreement(
         while (number - 1) % len(self._members) != own:
             number += 1
         if number >= VERSIONS:
-            raise Exhausted(f"Step {record.step + 1} has had {VERSIONS} ballots without a sum.")
+            raise Exhausted(
+                f"Step {record.step + 1} has had {VERSIONS} ballots without a sum. This site "
+                "stops. Ask the members which of them leaves in the middle of a step."
+            )
         ballot = self._first + number
         self.record = replace(record, promised=ballot)
         self._proposal = Proposal(record.step, ballot)
@@ -749,7 +752,7 @@ class Agreement(
                 f"A second vector for ballot {attempt.ballot} of step {attempt.step}."
             )
         if attempt.ballot < record.promised:
-            raise TransportError(f"Ballot {attempt.ballot} was given up for {record.promised}.")
+            raise TransportError(f"Ballot {attempt.ballot} was superseded by {record.promised}.")
         self.record = replace(
             record,
             contributed=attempt.ballot,

@@ -53,7 +53,7 @@ class SiteData:
     notes: tuple[str, ...] = ()
     """Remarks for the user on how they were read."""
     account: Kept | None = None
-    """The account in which the site's spending stands beside that of other studies."""
+    """The account in which the site's spending stands next to that of other studies."""
 
 
 def load(manifest: Manifest, site: Site, folder: Path, code: Code | None = None) -> SiteData:
@@ -87,7 +87,7 @@ def is_table(manifest: Manifest, site: Site) -> bool:
 
 
 def read_by(manifest: Manifest, site: Site, folder: Path) -> str:
-    """A short checksum of what decides how records are read and divided, beside the records."""
+    """A short checksum of what decides how records are read and divided, besides the records."""
     own = dataclasses.replace(site.data, changes="refuse")
     schema = "" if manifest.schema is None else manifest.schema.fingerprint
     key = holdout.key(folder).hex()
@@ -194,7 +194,7 @@ def client(
 
 
 def affordable_steps(client: Client, wanted: int) -> int:
-    """How many of ``wanted`` further steps the client's budget covers."""
+    """Counts the steps of ``wanted`` further steps the client's budget covers."""
     trainer = _trainer(client)
     return client.ledger.affordable_steps(
         trainer.sampling_rate, trainer.noise_multiplier, wanted, trainer.coalition
@@ -232,7 +232,7 @@ def plan(client: Client, manifest: Manifest, site: Site, folder: Path) -> Plan:
 
 
 def gradients(client: Client, site: Site) -> Gradients:
-    """How the client's gradients are computed; ModelError if the site does not trust that."""
+    """Returns the way in which the client's gradients are computed; ModelError if untrusted."""
     way = _trainer(client).gradients
     check_trust(way, trusted=site.proxy.trust_unproven)
     return way
@@ -249,7 +249,7 @@ def record_in_full(client: Client, round: int, times: int = 1) -> None:
 
 
 def describe_round(client: Client) -> str:
-    """What a round costs by the present settings, as ``record_in_full`` charges it."""
+    """Describes the cost of a round by the present settings, as ``record_in_full`` charges it."""
     trainer = _trainer(client)
     return (
         f"{client.steps} steps at sampling rate {trainer.sampling_rate:.4g} and noise multiplier "

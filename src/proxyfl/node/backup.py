@@ -60,7 +60,7 @@ _FROM_SNAPSHOT = {STORE_FILE, FRAMES_FOLDER, STATE_FOLDER}
 
 
 class Contents(NamedTuple):
-    """What a backup says of itself."""
+    """The description that a backup carries."""
 
     site: str
     time: float
@@ -217,7 +217,7 @@ class _Hashing(io.RawIOBase):
 
 
 def restore(file: Path, folder: Path) -> Contents:
-    """Bring the site in ``file`` back as the new folder ``folder``."""
+    """Restores the site in ``file`` as the new folder ``folder``."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
             f"{folder} exists already, and a restore overwrites nothing. Move it away, or give "
@@ -249,7 +249,7 @@ def restore(file: Path, folder: Path) -> Contents:
 
 
 def _move_all(source: Path, folder: Path) -> None:
-    """Move what lies in ``source`` to ``folder``, which stays the folder that it is."""
+    """Moves the content of ``source`` to ``folder``, which stays the folder that it is."""
     folder.chmod(0o700)
     for path in sorted(source.iterdir(), key=lambda path: path.name == SETTINGS_FILE):
         path.replace(folder / path.name)

@@ -1,4 +1,4 @@
-"""How a site's run ends, and the exit code that says so: the one home of both.
+"""The ends of a site's run and their exit codes: the one home of both.
 
 Programs that start a site (systemd, Docker, a script) decide by the code what to do next. A code
 is never reused for another meaning.
@@ -10,7 +10,7 @@ from proxyfl.errors import ProxyFLError
 
 
 class End(StrEnum):
-    """Why a site's run ended without an error."""
+    """The reason why a site's run ended without an error."""
 
     FINISHED = "finished"
     STOPPED = "stopped"

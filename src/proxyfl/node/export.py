@@ -16,7 +16,7 @@ trained it, the programs put the public prevalence back (``federation.prevalence
 their outputs is what `proxyfl predict` says. The weights have the model's own logits.
 
 The private model was never released by taking part: exporting it is the site's own decision. It
-was trained without DP and may reveal the site's records to whoever gets it.
+was trained without DP and may reveal the site's records to anybody who gets it.
 """
 
 import dataclasses

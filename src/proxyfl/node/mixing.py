@@ -11,7 +11,7 @@ them only, or of those of members that are silent here as well. Guarantees, for 
       manifest's proxy, with finite values of a sane size and the weight that the share states;
     * a weight above the number of members is refused: no honest site can hold as much;
     * a share that no such graph sends is refused, and returns to its sender with its exact weight.
-      As long as its round is not over here it is put off instead: the news of a departure may be
+      As long as its round is not over here it is deferred instead: the news of a departure may be
       under way;
     * a share with more weight than ``Edge`` allows is refused in the same way. A site holds itself
       to it, too;
@@ -208,7 +208,7 @@ class Mixer:
         manifest = self._manifest(share.version)
         if share.sender not in manifest.names():
             raise TransportError(
-                f"{share.sender!r} is no member in version {share.version} of the manifest."
+                f"{share.sender!r} is not a member in version {share.version} of the manifest."
             )
         weight = share.exact_weight
         if not 0 < weight <= len(manifest.members):
@@ -219,8 +219,8 @@ class Mixer:
         examined = self._examine(frame, manifest, share.sender, share.round)
         if examined.weight != float(weight):
             raise TransportError(
-                f"{share.sender!r}, round {share.round}: the frame says weight "
-                f"{examined.weight:g}, its share {float(weight):g}."
+                f"{share.sender!r}, round {share.round}: the frame states the weight "
+                f"{examined.weight:g}, but its header {float(weight):g}. It was rejected."
             )
         if examined.largest > LARGEST_VALUE:
             raise TransportError(
@@ -360,8 +360,8 @@ class Mixer:
         return Fraction(0)
 
     def entries(self, kept: Mass, parts: Sequence[Part]) -> list[Entry]:
-        """What was kept and what has arrived, in the order of the members, as the simulation adds
-        it."""
+        """The masses kept and those that have arrived, in the order of the members, as the
+        simulation adds it."""
         names = self.roster.current.names()
         entries = [Entry(self.me, names.index(self.me), -1, kept)]
         for part in parts:
@@ -378,7 +378,7 @@ class Mixer:
 
     def _manifest(self, version: int) -> Manifest:
         if version not in self.roster.versions:
-            raise TransportError(f"Version {version} of the manifest is not known here.")
+            raise TransportError(f"This site does not know version {version} of the manifest.")
         return self.roster.versions[version]
 
     def _examine(
@@ -423,7 +423,7 @@ class Guard:
         return max(own, PEERS * median_low(others)) if others else own
 
     def state(self) -> str:
-        """What the next round depends on, as text."""
+        """Returns the state that the next round depends on, as text."""
         return json.dumps({"ways": list(self.ways), "distances": self.distances})
 
     def restore(self, state: str) -> None:

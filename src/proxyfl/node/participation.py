@@ -4,7 +4,7 @@
 steps, after all rounds or before.
 
 Guarantees of a round:
-    * what is given away lies in the outbox in the same transaction in which it leaves the mass;
+    * what is given away is in the outbox in the same transaction in which it leaves the mass;
     * waiting ends after ``patience`` seconds at the latest, and who was missing is said;
     * a peer that was missed is not waited for again until it is heard from, and one that is held
       up (``reachability``) is not waited for at all;
@@ -14,7 +14,7 @@ Guarantees of a round:
 
 Guarantees of the end:
     * a site does not go while it owes a share to a peer that may still take it, up to ``patience``
-      seconds; what is still owed then lies in its store and goes out when the site starts again;
+      seconds; what is still owed then is in its store and goes out when the site starts again;
     * a site does not go before everybody who is there knows that it goes, up to ``patience``
       seconds: nobody who could be told waits for it for nothing;
     * a site that ends because all others leave takes what they hand on first, up to ``patience``
@@ -309,7 +309,7 @@ class Participant:
         return missing
 
     def is_away(self, name: str) -> bool:
-        """True if ``name`` was waited for in vain and has not been heard from since."""
+        """True if a wait for ``name`` timed out, and it has not been heard from since."""
         since = self.missed.get(name)
         if since is None:
             return False

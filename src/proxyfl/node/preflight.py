@@ -74,7 +74,7 @@ class Line:
 
 
 class Caution(Exception):
-    """What a check raises for a line that warns: its text."""
+    """A check's warning: the text of its line."""
 
 
 def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
@@ -306,7 +306,7 @@ def _budget(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
     advice = f"What would fit: {', or '.join(fits)}." if fits else "It is spent."
     if not rounds:
         raise TransportError(f"{short}: not one. {advice}")
-    raise Caution(f"{short}. The site leaves after those. {advice}")
+    raise Caution(f"{short}. The site then leaves. {advice}")
 
 
 def _size(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:

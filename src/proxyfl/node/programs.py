@@ -1,4 +1,4 @@
-"""A model as programs that need nothing of this package, and its schema's encoding beside them.
+"""A model as programs that need nothing of this package, and its schema's encoding next to them.
 
     private.pt2           torch.export: inputs -> logits, for a batch of any size
     private.onnx          ONNX, with the extra ``onnx``: the same, for any ONNX runtime

@@ -35,7 +35,7 @@ STEADY_SECONDS = 120.0
 """A peer that started so often within the window is not waited for before it has run steadily."""
 
 RESTART_SECONDS = 60.0
-"""A peer that was stopped is waited for during this time: it may only be started anew."""
+"""A peer that was stopped is waited for during this time: it may only be restarting."""
 
 UNABLE_TO_RECEIVE = frozenset(
     {"old-backup", "other-manifest", "manifest-behind", "manifest-ahead", "refuses"}
@@ -54,7 +54,7 @@ _HARMLESS = frozenset({"never-heard", "unreachable", "joins-later", "finished", 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a peer cannot receive now: a code of ``reasons.CODES``, and a sentence."""
+    """The reason why a peer cannot receive now: a code of ``reasons.CODES``, and a sentence."""
 
     code: str
     text: str
@@ -176,7 +176,7 @@ class Reachability:
         return {name for name, obstacle in obstacles.items() if obstacle.code in codes}
 
     def obstacles(self, round: int) -> dict[str, Obstacle]:
-        """Why peers cannot receive a share of ``round`` now, for those that cannot."""
+        """Returns the obstacle of each peer that cannot receive a share of ``round`` now."""
         gone = self.books.peers.gone()
         obstacles = {}
         for card in self.service.roster.others():

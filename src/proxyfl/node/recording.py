@@ -251,7 +251,7 @@ def _about_proxy(manifest: Manifest) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What joining gave a site, on its own test examples."""
+    """The gain that joining gave a site, on its own test examples."""
 
     measure: str
     alone: float | None

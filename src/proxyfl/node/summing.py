@@ -97,7 +97,7 @@ class Desk(
         "version",
     ),
 ):
-    """What arrives for masked sums and what is to be sent (``protocol.Sums``).
+    """The desk for masked sums: what arrives and what is to be sent (``protocol.Sums``).
 
     All of it is guarded by the store's lock."""
 
@@ -205,7 +205,7 @@ class Desk(
     # What is sent.
 
     def spell(self) -> str:
-        """What a hello says of this site."""
+        """Spells what a hello says about this site."""
         return spell_view(self.agreement.view(self.present), self.names)
 
     def owed_to(self) -> set[str]:
@@ -698,5 +698,6 @@ def parse_view(text: str, members: Sequence[str]) -> View:
         return View(**fields)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise TransportError(
-            f"A hello says of masked sums what this release cannot read: {error}."
+            f"Cannot read what a hello says about masked sums: {error}. Compare its release with "
+            "this site's."
         ) from error

@@ -516,7 +516,7 @@ class Node:
         marker.unlink()
         self.reach.resume("restored")
         self.log.add("restored", round=self.books.position().round)
-        self.say("restored from a backup; no peer has seen more of this site")
+        self.say("restored from a backup; no peer has seen anything that it lacks")
 
     def _await_clock(self) -> None:
         """Wait for a moment: by this site's clock the federation is over, by most others' not."""
@@ -704,7 +704,7 @@ class Node:
         does a model that fails. A site that failed here would be started again and again, which
         its peers see."""
         if not recording.is_concluded(self.folder):
-            self.say("scores the end, and trains the private model alone for comparison")
+            self.say("scores the final models, and trains the private model alone for comparison")
             self._score_end()
         verdict = recording.verdict(self.folder)
         if verdict is not None:

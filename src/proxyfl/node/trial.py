@@ -74,8 +74,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one site of a running trial is. ``scores`` and ``spent`` are those of its rounds;
-    ``outcome`` is there once the site has compared itself with training alone."""
+    """The progress of one site of a running trial. ``scores`` and ``spent`` are those of its
+    rounds; ``outcome`` is there once the site has compared itself with training alone."""
 
     name: str
     architecture: str
@@ -125,7 +125,7 @@ def lay_out(
     joins = joins or {}
     template = template or quick_site()
     for at, place in enumerate(folders):
-        say(f"{name_of(at)}: a key, a certificate, a part of the digits")
+        say(f"{name_of(at)}: gets a key, a certificate and a part of the digits")
         identity = Identity.create(place, name_of(at))
         card = identity.card(addresses[at])
         cards.append(replace(card, joins=joins.get(at, 0)))
@@ -228,7 +228,7 @@ def _outcome(layout: Layout, place: Path) -> Outcome:
 
 
 def progress(layout: Layout) -> list[Progress]:
-    """How far each site is now, as its folder says."""
+    """Reads from its folder how far each site is now."""
     return [_progress(layout, place) for place in layout.sites]
 
 

@@ -98,7 +98,7 @@ class Entry:
         return {**dataclasses.asdict(self), **about, "charge": self.charge.line()}
 
     def repeats(self, other: "Entry") -> bool:
-        """Whether the two are the same but for when they were made."""
+        """True if the two differ at most in when they were made."""
         return dataclasses.replace(self, date=other.date) == other
 
 
@@ -199,8 +199,8 @@ class Account(SetOnce):
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Where a client's spending is kept beside that of other studies: the account's folder, the
-    populations that the client's records are about, and what to call this study."""
+    """The place where a client's spending is kept with that of other studies: the account's folder,
+    the populations that the client's records are about, and what to call this study."""
 
     folder: Path
     populations: Populations
@@ -322,6 +322,7 @@ class LedgerPage:
 
 
 def _entries(lines: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Parses the charges of an account, one from each line."""
     return [Entry.read(line) for line in lines]
 
 
@@ -374,7 +375,7 @@ class Standing:
 
     @property
     def exceeded(self) -> bool:
-        """Whether more than the budget is spent."""
+        """True if more than the budget is spent."""
         budget = self.account.budget
         return budget is not None and self.spent.pld > budget
 

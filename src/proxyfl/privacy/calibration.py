@@ -109,7 +109,7 @@ def steps_for(
 
 
 def steps_left(spent: Iterable[Segment], setting: Segment, *, delta: float, budget: float) -> int:
-    """The number of steps of this ``setting`` that fit the ``budget`` beside all that was
+    """The number of steps of this ``setting`` that fit the ``budget`` in addition to all that was
     ``spent``, up to 2^20; 0 if it is spent. By PLD."""
     before = tuple(spent)
 

@@ -4,10 +4,10 @@ Guarantees:
     * every number on it follows from the ledger; numbers are rounded up, never down;
     * the same ledger and the same facts give the same text, in JSON and in Markdown, so that a
       certificate can be made again and compared as a whole: nothing can stand before it, after it
-      or beside it (``page_differences``, ``json_differences``);
+      or next to it (``page_differences``, ``json_differences``);
     * a simulation is called one in the first line and in the sentence to copy;
     * a site signs page and JSON with its key. What ``verify_page`` and ``verify_json`` accept is
-      what the owner of the card signed, but for line endings and empty space at the end.
+      what the owner of the card signed, except for line endings and empty space at the end.
 
 A signature shows who vouches for a certificate. Only the ledger shows that its numbers are right,
 and a site that can write its ledger can write another. A simulation has no key and signs nothing.
@@ -380,7 +380,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> Document:
     document: Document = {}
     for key, value in pairs:
         if key in document:
-            raise ValueError(f"the key {key!r} stands there twice")
+            raise ValueError(f"the key {key!r} appears twice")
         document[key] = value
     return document
 
@@ -400,7 +400,9 @@ def _check_keys(document: Document, source: object) -> None:
     missing = sorted(needed - set(document))
     if unknown or missing:
         about = f"unknown: {', '.join(unknown) or 'none'}; missing: {', '.join(missing) or 'none'}"
-        raise RunError(f"{source} has a certificate with other entries than this format ({about}).")
+        raise RunError(
+            f"{source} has a certificate whose entries do not match this format ({about})."
+        )
 
 
 _KEYS = {*_LABELS, "client", "method", "gradients", "settings", "simulation", "sentence"}
@@ -484,15 +486,15 @@ def parse_page(text: str, source: object) -> Page:
     if not text.startswith(TITLE):
         start = text[:60].split("\n")[0]
         raise RunError(
-            f"{source} begins with {start!r}, which proxyfl has not written: expected "
-            f"{TITLE.strip()!r}. What stands before a certificate is no part of it."
+            f"{source} begins with {start!r}, which proxyfl did not write: expected "
+            f"{TITLE.strip()!r}. Text before a certificate is not part of it."
         )
     match = _SIGNED.fullmatch(text)
     page = Page(text, None) if match is None else Page(match[1], match[2])
     if _BEGIN.strip("\n") in page.body:
         raise RunError(
-            f"{source} has a signature that does not end it as it was written: something was "
-            "added after it, or it was changed."
+            f"{source} does not end with its signature as it was written: something was added "
+            "after it, or it was changed."
         )
     return page
 
@@ -532,7 +534,7 @@ def _check_signed(
         raise RunError(
             f"{source} says that it is signed with the key {stated['key']!s:.16}..., the card of "
             f"{card.name} has {card.fingerprint[:16]}... If the site has changed its key since, "
-            "take the card of that time; else one of the two is false."
+            "use its card from that time. Otherwise one of the two is false."
         )
 
 

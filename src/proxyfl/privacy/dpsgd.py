@@ -254,7 +254,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
 
     @property
     def gradients(self) -> Gradients:
-        """How the gradients of each step are computed, and why."""
+        """The way in which the gradients of each step are computed, and why."""
         return self._gradients
 
     def epsilon(self) -> Epsilon:

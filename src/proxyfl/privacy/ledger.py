@@ -54,7 +54,7 @@ class Charge:
     """One line of the ledger: so many steps in a round.
 
     ``coalition`` is None for steps whose noise was the client's own. In a masked sum it holds what
-    both epsilons follow from, beside the noise multiplier of the sum."""
+    both epsilons follow from, besides the noise multiplier of the sum."""
 
     round: int
     steps: int
@@ -127,7 +127,7 @@ class Page(Protocol):
         ...
 
     def fits(self, spent: Spent, extra: Segment) -> bool:
-        """Whether the account's total budget allows ``extra`` after ``spent``."""
+        """True if the account's total budget allows ``extra`` after ``spent``."""
         ...
 
     def enter(self, charge: Charge, own: Sequence[Segment], check: Callable[[Spent], None]) -> None:

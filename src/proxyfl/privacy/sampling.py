@@ -15,8 +15,9 @@ where at least 16.8 holds between the datasets of 100 and 101 records. So B/n pr
     examples declared, rate B/declared   add-or-remove: the declared number is a public constant
     neither, rate B/n                    zero-out: n is public
 
-A declared number is one that was written down, not counted anew at each start. One that is the true
-number to the last digit tells that number once, to whoever learns of it: declare a rounded one.
+A declared number is one that was written down, not counted again at each start. One that is the
+true number to the last digit tells that number once, to anybody who learns of it: declare a rounded
+one.
 
 The divisor of the noisy sum is ``batch_size`` in all three, which does not follow from the data.
 """

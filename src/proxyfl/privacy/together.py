@@ -1,8 +1,8 @@
 """The joint cost of several studies on the same records.
 
-Each study has its own ledger. Whoever sees the releases of all of them sees one long sequence of
-steps, so the cost of all is that of all charges composed, by the accountants, at one delta. That is
-less than the sum of the epsilons, and holds without adding the deltas.
+Each study has its own ledger. Somebody who sees the releases of all of them sees one long sequence
+of steps, so the cost of all is that of all charges composed, by the accountants, at one delta. That
+is less than the sum of the epsilons, and holds without adding the deltas.
 
 Guarantees:
     * the total is an upper bound for an observer of every study, whatever a study's design owed to
@@ -45,8 +45,8 @@ class Together:
             raise PrivacyError("Expected at least one ledger to add up, got none.")
         if len({ledger.unit for ledger in self.ledgers}) > 1:
             raise PrivacyError(
-                "Expected ledgers of one unit, got some that are per record and some that are per "
-                "group. Neither promise covers the other: add them up apart."
+                "Expected ledgers of one unit, got some that are per record and some that are "
+                "per group. Neither promise covers the other: add them up separately."
             )
 
     @property
@@ -86,8 +86,8 @@ class Together:
         return accounting.epsilon(spent, self.delta, ledger.kind, ledger.relation, ledger.unit)
 
     def steps_left(self, budget: float, setting: Segment) -> int:
-        """The number of further steps of this setting that the budget allows beside all that was
-        spent, up to 2^20; 0 if it is spent. By PLD."""
+        """The number of further steps of this setting that the budget allows in addition to all
+        that was spent, up to 2^20; 0 if it is spent. By PLD."""
         _validate.number("budget-epsilon", budget, above=0)
         if self.kind is Kind.NONE:
             return 0

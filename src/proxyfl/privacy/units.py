@@ -1,7 +1,7 @@
 """The units that a step draws and clips: single records, or persons with their records.
 
 With ``Unit.GROUP`` a step draws persons by Poisson sampling. Of each person drawn it takes at most
-``max_per_group`` records, chosen anew in every step, uniformly and without replacement.
+``max_per_group`` records, chosen again in every step, uniformly and without replacement.
 
 Guarantees:
     * a person's records are drawn together or not at all, so one person more or less changes one

@@ -1,4 +1,4 @@
-r"""What joining can be expected to be worth, from public facts alone.
+r"""The expected worth of joining, from public facts alone.
 
 K sites with n examples each train a linear proxy of d parameters for each class within (epsilon,
 delta). Of all examples a part p are cases, and a good model of the task has an AUROC of A (from the
@@ -167,8 +167,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train the proxy: full batches, ``rounds`` steps and then ``settle`` to mix. After a
-    masked sum one round is enough, in which everybody takes the same mean."""
+    """Settings for training the proxy: full batches, ``rounds`` steps and then ``settle`` to mix.
+    After a masked sum one round is enough, in which everybody takes the same mean."""
 
     rounds: int
     settle: int
@@ -180,7 +180,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Worth:
-    """What is expected of joining, in points of AUROC over a model of the site's own.
+    """The expected gain from joining, in points of AUROC over a model of the site's own.
 
     ``gain`` is the mean over runs and ``low`` what one run in six falls below; ``most`` is what
     pooling without privacy gives and ``share`` the part of it. ``alone`` is the expected AUROC of a
@@ -195,7 +195,7 @@ class Worth:
 
     @property
     def join(self) -> bool:
-        """Whether joining is expected to pay: a point or more in the mean, and half a point in five
+        """True if joining is expected to pay: a point or more in the mean, and half a point in five
         runs of six."""
         return self.gain >= WORTH and self.low >= WORTH / 2
 
@@ -206,8 +206,8 @@ MORE = 0.05
 
 @dataclass(frozen=True)
 class Needed:
-    """What would be enough for joining to pay, each with all else as it is; None where nothing
-    would be."""
+    """The changes that would be enough for joining to pay, each with all else as it is; None where
+    nothing would be."""
 
     sites: int | None
     epsilon: float | None
@@ -258,7 +258,7 @@ def _rate(facts: Facts, rounds: int, total: int | None) -> float:
 
 
 def worth(facts: Facts, *, examples: int | None = None, rule: Rule = RULE) -> Worth:
-    """What joining is expected to be worth to a site of average size, or with ``examples``."""
+    """Estimates what joining is worth to a site of average size, or with ``examples``."""
     own = own_error(facts, examples=examples, rule=rule)
     noise = proxy_error(facts, rule)
     together = 1 / (1 / own + 1 / noise) if own else 0.0
@@ -357,7 +357,8 @@ def gaussian_dp(epsilon: float, delta: float) -> float:
 
 
 def needed(facts: Facts) -> Needed:
-    """What would be enough for joining to pay: more sites, a larger epsilon, or a smaller proxy."""
+    """Searches for what would be enough for joining to pay: more sites, a larger epsilon, or a
+    smaller proxy."""
     return Needed(
         sites=next((k for k in _SITES if k > facts.clients and _pays(_with_sites(facts, k))), None),
         epsilon=next(

@@ -99,12 +99,12 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
 
 
 def kind_of_alone(run: Run) -> str | None:
-    """Which ``alone`` the gains are over, in a sentence; None if the run has none."""
+    """Names the ``alone`` that the gains are over, in a sentence; None if the run has none."""
     if not run.about("alone"):
         return None
     if is_estimator(run):
         return "alone: the best of the stated estimators for each client, by its own examples."
-    return "alone: the private model, trained at home by the same settings as the others."
+    return "alone: the private model, trained locally by the same settings as the others."
 
 
 CHANCE = {
@@ -123,8 +123,8 @@ TOO_WEAK = 0.02
 
 
 def weak_alone(group: Group, measure: str) -> str | None:
-    """Why ``alone`` is no fair opponent in a group, in a sentence; None if it is one, or if nobody
-    can tell.
+    """Says why ``alone`` is not a fair opponent in a group, in a sentence; None if it is one, or if
+    nobody can tell.
 
     It is not if its mean is below that of a model that knows nothing, or if it is more than two
     points below a plain regression on the same records (``reference`` in the summary)."""

@@ -1,4 +1,4 @@
-"""What a run's or a site's folder records next to its ledgers, for a certificate."""
+"""The records next to the ledgers of a run or a site, for a certificate."""
 
 from pathlib import Path
 from typing import Any

@@ -121,8 +121,8 @@ def check_environment(path: Path) -> None:
         if before.get(name) != now[name]:
             raise RunError(
                 f"{path} was begun with {name} {before.get(name)}, this is {name} {now[name]}: "
-                "the end would not be that of an uninterrupted run. "
-                "Install that release, or start a new run."
+                "the result would differ from that of an uninterrupted run. Install that "
+                "release, or start a new run."
             )
 
 

@@ -8,7 +8,7 @@ Guarantees:
     * reading changes nothing in a run's folder, and works while the run is under way or after it
       was interrupted;
     * settings are taken as they stand in ``config.toml``, so a run of another release can be read;
-    * no data frame has an epsilon without its kind beside it; where there is no bound it is
+    * no data frame has an epsilon without its kind next to it; where there is no bound it is
       infinite, not absent.
 """
 

@@ -169,7 +169,8 @@ def roc_of(row: Row, prefix: str) -> list[Any]:
 
 
 def probabilities_of(row: Row, prefix: str) -> str:
-    """What the probabilities are for, likewise; empty where no balance has moved them."""
+    """The population that the probabilities are for, likewise; empty where no balance has moved
+    them."""
     return str(row.get(f"{prefix}_probabilities", ""))
 
 

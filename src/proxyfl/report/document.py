@@ -37,8 +37,8 @@ from proxyfl.report.series import costs, curves, epsilons
 
 
 def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> Document:
-    """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for
-    more."""
+    """Returns everything about ``runs``; ``live`` is what a page that follows a run needs to ask
+    for more."""
     methods = distinct(run.methods for run in runs)
     recorded = _list_measures(runs)
     now = datetime.datetime.now(datetime.UTC)
@@ -60,7 +60,7 @@ def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> D
 
 
 def study_name(runs: Sequence[Run]) -> str:
-    """What the page is about: the first run's name, or that of the folder whose splits they are,
+    """The title of the page: the first run's name, or that of the folder whose splits they are,
     without the time at which it was begun."""
     first = runs[0]
     splits = [re.fullmatch(r"split-\d+", run.name) for run in runs]

@@ -1,7 +1,7 @@
 """The report's page, served while the run is under way: `proxyfl run --live`, `proxyfl watch RUN`.
 
 Guarantees:
-    * reads the run's folder and nothing else, and only answers GET and HEAD; whoever looks changes
+    * reads the run's folder and nothing else, and only answers GET and HEAD; looking changes
       nothing;
     * on loopback unless another address is asked for; then every request needs the token that is in
       the address;
@@ -100,8 +100,8 @@ def news(path: Path, since: str) -> Document:
 
 
 def pace(run: Run) -> Document:
-    """How far a run is, over all its methods: the share of rounds done, the method under way, and
-    the seconds that the rest would take at the pace so far (None before the first round)."""
+    """The progress of a run, over all its methods: the share of rounds done, the method under way,
+    and the seconds that the rest would take at the pace so far (None before the first round)."""
     done = sum(min(rounds, run.rounds) for rounds in run.progress.values())
     total = run.rounds * len(run.methods)
     started = [name for name, rounds in run.progress.items() if rounds > 0]

@@ -43,7 +43,7 @@ class Line:
 
     @property
     def last(self) -> float:
-        """The value beside the name."""
+        """The value next to the name."""
         return self.values[-1]
 
 

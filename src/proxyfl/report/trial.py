@@ -192,7 +192,7 @@ class TrialServer(_loopback.Server):
         super().__init__(_Handler)
 
     def end(self) -> None:
-        """Whoever looks at the page gets its last state before the server stops."""
+        """Everybody who looks at the page gets its last state before the server stops."""
         self.ended.set()
         if self.asked is not None and time.monotonic() - self.asked < ASKED_SECONDS:
             self.told.wait(ASKED_SECONDS)

@@ -229,7 +229,7 @@ class Membership:
         number("membership.absence", self.absence, at_least=0, below=1)
 
     def joined(self, clients: Collection[int], round: int) -> int:
-        """How many of ``clients`` have joined by ``round``, those who left included."""
+        """Counts those of ``clients`` that have joined by ``round``, those who left included."""
         later = {stay.client for stay in self.schedule if stay.joins > round}
         return len(set(clients) - later)
 

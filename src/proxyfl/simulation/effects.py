@@ -54,7 +54,7 @@ ALL_INPUTS = (
 OWN_INPUTS = (
     "The inputs of {client} stand for those of all sites: intervals hold as far as inputs are "
     "distributed alike. They are no part of any release, and no epsilon covers them: the table is "
-    "for whoever may see the records."
+    "for people who may see the records."
 )
 UNCERTAINTY = (
     "The log odds of a record have a standard error of {error:.2f}. Intervals are given below "
@@ -197,7 +197,10 @@ def _coefficients(model: torch.nn.Module) -> Tensor:
     layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
     parameters = sum(each.numel() for each in model.parameters())
     if len(layers) != 1 or parameters != layers[0].weight.numel() + 2 or layers[0].bias is None:
-        raise ConfigError("Odds ratios are of a linear proxy (`linear`). This proxy is another.")
+        raise ConfigError(
+            "Odds ratios need the proxy `linear`, and this run has another one. Set models.proxy "
+            "to `linear`, and run again."
+        )
     both = torch.cat([layers[0].weight, layers[0].bias[:, None]], dim=1)
     return both.detach().cpu()
 
@@ -208,14 +211,19 @@ def _of_run(prepared: Prepared, method: str, position: int, known: Tensor | None
     config, study = prepared.config, prepared.study
     row = METHODS[method]
     if row.architecture == "private" or config.models.single == "private":
-        raise ConfigError(f"{method} shares a model like the private ones, not the linear proxy.")
+        raise ConfigError(
+            f"{method} shares a model of the private architecture, not the linear proxy. Name a "
+            "method that shares a proxy."
+        )
     if not config.privacy.enabled:
         raise ConfigError(
             "This run has no DP (privacy.enabled = false), so there is no noise to correct for. "
             "Fit an ordinary logistic regression."
         )
     if config.exchange.kinds:
-        raise ConfigError("With exchange.kinds there is a proxy for each kind, and no one effect.")
+        raise ConfigError(
+            "With exchange.kinds there is a proxy for each kind, and no single effect."
+        )
     defended = any(each.rule != "none" for each in config.defences(len(prepared.clients)))
     if config.exchange.rules == "sites" and row.exchange != "masked" and defended:
         raise ConfigError(
@@ -255,7 +263,9 @@ def _of_site(
             "sums, whose manifest states all of it."
         )
     if manifest.graph.kinds:
-        raise ConfigError("With kinds of sites there is a proxy for each kind, and no one effect.")
+        raise ConfigError(
+            "With kinds of sites there is a proxy for each kind, and no single effect."
+        )
     others = [name for name in manifest.names() if name != site.name]
     if set(records) != set(others):
         raise ConfigError(
@@ -378,7 +388,9 @@ def _matrices(exchange: object, rounds: int, members: int, graph: Topology) -> l
 def _check_attendance(path: Path, run: Run, method: str, prepared: Prepared) -> None:
     """Refuse a run that has not ended as planned: everybody there in every round."""
     if not run.finished:
-        raise RunError(f"{path} has not ended. Odds ratios are of the last proxy.")
+        raise RunError(
+            f"{path} has not ended. Odds ratios are computed from the last proxy: wait for it."
+        )
     rows = run.rows_of(method)
     for row in rows:
         if row["present"] < row["expected"] or row.get("left"):

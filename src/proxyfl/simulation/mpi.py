@@ -255,7 +255,9 @@ def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str
         while True:
             text = endpoint.receive(source=0, timeout=_STARTING)
             if text is None:
-                raise WorkerDied(f"rank 0 planned nothing for {_STARTING:g} s.")
+                raise WorkerDied(
+                    f"rank 0 has sent no plan for {_STARTING:g} s. See its output for the cause."
+                )
             if text == _NOTHING_MORE:
                 return
             _take_part(endpoint, Plan.decode(text), dataset, methods)
@@ -276,7 +278,8 @@ def _take_part(
     """The counterpart of ``_lead`` on another rank."""
     if plan.out is not None and not (plan.out / "config.toml").is_file():
         raise RunError(
-            f"The run's folder {plan.out} is not there. Give one that all machines share (--out)."
+            f"This machine cannot see the run's folder {plan.out}. Name one that all machines "
+            "share with --out."
         )
     prepared = prepare(plan.config, dataset=dataset, methods=methods)
     if fingerprint(prepared) != plan.data:

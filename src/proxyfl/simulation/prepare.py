@@ -116,8 +116,8 @@ def prepare(
     """Load and check all that a run needs; raise ``InputError`` if something does not fit."""
     if not isinstance(config, Config):
         raise ConfigError(
-            f"Expected a proxyfl.Config, got {type(config).__name__}. Config() is the demo's; "
-            "read one from a file with proxyfl.simulation.config.load."
+            f"Expected a proxyfl.Config, got {type(config).__name__}. Config() has the settings "
+            "of the demo; proxyfl.simulation.config.load reads them from a file."
         )
     for name in config.methods:
         choice("method", name, methods)

@@ -108,7 +108,7 @@ class Progress(Display, Callback):
         self._pace = _Pace(name)
 
     def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
-        """Bring the method's row up to date."""
+        """Updates the method's row."""
         self._done += 1
         if self._pace is not None:
             self._pace.note(round + 1)

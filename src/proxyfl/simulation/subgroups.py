@@ -1,4 +1,4 @@
-"""How a client's kept model does in groups of its own test persons, in a run's or site's folder.
+"""Scores of a client's kept model in groups of its own test persons, in a run's or site's folder.
 
 The models are read from ``models/``, the test part is loaded again, and both stay where they are.
 ``federation.subgroups`` has the definitions.
@@ -165,11 +165,16 @@ def _method(path: Path, methods: Sequence[str], wanted: str | None) -> str:
         if wanted not in methods:
             raise RunError(f"{path} has no method {wanted!r}. It has: {', '.join(methods)}.")
         if METHODS[wanted].pooled:
-            raise RunError(f"{wanted} has one model for everybody's records, none of a client's.")
+            raise RunError(
+                f"{wanted} trains one model on the records of all clients, so there is no "
+                "client's model to judge."
+            )
         return wanted
     joining = [name for name in methods if name != "alone" and not METHODS[name].pooled]
     if not joining and "alone" not in methods:
-        raise RunError(f"{path} has no model of a client's. It has: {', '.join(methods)}.")
+        raise RunError(
+            f"{path} has no model that belongs to one client. It has: {', '.join(methods)}."
+        )
     return joining[-1] if joining else "alone"
 
 

@@ -1,5 +1,5 @@
-"""Following a run elsewhere: TensorBoard, MLflow. Both are optional extras, imported when they are
-asked for.
+"""Callbacks that record a run elsewhere: TensorBoard, MLflow. Both are optional extras, imported
+when they are asked for.
 
 A run's own records (``metrics.jsonl``) are always written and are the source; what is tracked here
 is a copy of them.

@@ -70,7 +70,7 @@ class Point:
         return self.config.rounds * len(self.config.methods)
 
     def beside(self, ending: str) -> Path:
-        """A file beside the run's folder: its config (.toml), what it said (.log)."""
+        """A file next to the run's folder: its config (.toml), what it said (.log)."""
         return self.folder.with_name(self.folder.name + ending)
 
 

@@ -128,7 +128,7 @@ def check_until(until: int | None, points: Sequence[Point]) -> None:
 
 
 def arguments(point: Point) -> list[str]:
-    """The command line that begins or resumes the run, in one process beside others."""
+    """The command line that begins or resumes the run, in one process next to others."""
     what = ["run", str(point.beside(".toml")), "--out", str(point.folder)]
     if state(point.folder) != "new":
         what = ["resume", str(point.folder)]

@@ -157,7 +157,7 @@ def _values_start(where: str, frame: bytes | memoryview) -> int:
         raise TransportError(f"{where}: {len(frame)} bytes are too few for a frame.")
     if frame[: len(_MAGIC)] != _MAGIC:
         raise TransportError(
-            f"{where}: no ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
+            f"{where}: not a ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
         )
     if frame[_START - 1] != VERSION:
         raise TransportError(

@@ -98,7 +98,7 @@ def test_the_fingerprint_follows_every_setting():
         ("age", {"possible": [30, 90]}, "possible around the range"),
         ("age", {"encoding": "bins"}, "knots with the encodings"),
         ("age", {"knots": [40]}, "knots with the encodings"),
-        ("age", {"values": ["a"]}, "values means nothing for a column of type 'number'"),
+        ("age", {"values": ["a"]}, "values does not apply to a column of type 'number'"),
         ("age", {"fill": 200}, "18.0 <= fill <= 100.0"),
         ("blood pressure", {"knots": [160, 120]}, "ascending knots"),
         ("blood pressure", {"knots": [60, 120]}, "ascending knots within"),

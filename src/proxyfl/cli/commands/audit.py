@@ -128,8 +128,8 @@ def _config_of_site(path: Path, overrides: Sequence[str]) -> Config:
     run = reading.read(path)
     if not run.finished:
         raise RunError(
-            f"The site in {path} has not ended yet, and its epsilon still grows. Audit it then; to "
-            f"let it go on, run: {command('node', 'run', path)}"
+            f"The site in {path} has not ended yet, and its epsilon still grows. Audit it after "
+            f"its last round. To continue it, run: {command('node', 'run', path)}"
         )
     from proxyfl.simulation import federation  # which needs cryptography
 
@@ -233,5 +233,6 @@ def _show_membership(result: Document, console: Console) -> None:
     )
     if row["non_members"] < 1000:
         console.print(
-            "Too few to resolve 0.1 %: the rate is at no false positive. Raise --shadows."
+            "Too few others to resolve 0.1 %: the rate shown is at zero false positives. Raise "
+            "--shadows."
         )

@@ -136,9 +136,9 @@ def write_first(args: Namespace) -> None:
     rounds = args.rounds
     if rounds is None:
         raise ConfigError(
-            "State how many rounds there are at most, such as --rounds 60: every round costs each "
-            "site privacy, and all members sign the number. --until is an end besides. What fits a "
-            "site's budget: proxyfl plan --help"
+            "State how many rounds there are at most, such as --rounds 60: every round costs "
+            "each site privacy, and all members sign the number. --until can end it earlier. "
+            "What fits a site's budget: proxyfl plan --help"
         )
     members = tuple(read_card(path) for path in args.cards)
     agreed = manifest.Manifest(
@@ -199,7 +199,7 @@ def _kinds(stated: Sequence[str] | None, members: Sequence[Card]) -> tuple[str, 
         kinds[name] = kind
     missing = sorted(known - kinds.keys())
     if missing:
-        raise ConfigError(f"Say of which kind {', '.join(missing)} is too: --kind NAME=KIND.")
+        raise ConfigError(f"Give the kind of {', '.join(missing)} as well: --kind NAME=KIND.")
     return tuple(kinds[card.name] for card in members)
 
 
@@ -406,7 +406,7 @@ def try_out(args: Namespace) -> int:
             template=trial.quick_site(),
             say=watched.report,
         )
-        watched.say(f"{args.sites} processes start, with mutual TLS 1.3 on loopback")
+        watched.say(f"{args.sites} processes are starting, with mutual TLS 1.3 on loopback")
         watched.layout = layout
         try:
             codes = trial.run(layout, watch=watched.look)

@@ -328,8 +328,8 @@ def _explain(account: Account, console: Console) -> None:
     if account.budget is not None:
         console.print(f"The budget of every population is epsilon {account.budget:g}.")
     console.print(
-        "Charges are composed, not added. Simulations count for nothing. People of one population "
-        "who are in another as well, or in another account, cannot be seen here."
+        "Charges are composed, not added up. Simulations are not counted. The account cannot see "
+        "who is in two populations, or in another account as well."
     )
     if account.keeps_ids:
         console.print(

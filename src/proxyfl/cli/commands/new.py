@@ -179,7 +179,7 @@ def _make_tables(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     """The files of a project, and what to expect of it."""
     paths: list[Path] = args.tables
     if len({path.resolve() for path in paths}) < len(paths):
-        raise DataError("A file is there twice in --tables. Name each site's own table once.")
+        raise DataError("A file is named twice in --tables. Name each site's own table once.")
     seen = survey(paths)
     if len(paths) < 2:
         raise DataError(
@@ -257,15 +257,15 @@ def _roles(args: argparse.Namespace, seen: Survey, ask: Ask | None) -> Answers:
             person = _ask_column(ask, question, seen, person, optional=True)
     if label is None and not findings:
         raise ConfigError(
-            "No column is called like an outcome. Name the one to be predicted with --label: "
-            f"{', '.join(seen.columns)}."
+            "No column has a name that is typical of an outcome. Name the one to predict with "
+            f"--label: {', '.join(seen.columns)}."
         )
     if not is_value and event is None and label is not None and _is_value(seen, label):
         if ask is None:
             raise DataError(
-                f"The label {label!r} has more than {MANY} different numbers, which are no "
-                "classes. To predict the number itself, add --value. For a time to an event, name "
-                "the event's column with --event."
+                f"The label {label!r} has more than {MANY} different numbers, too many for "
+                "classes. To predict the number itself, add --value. For a time to an event, "
+                "name the event's column with --event."
             )
         question = f"{label} is a number. Predict its value? [Y/n] "
         is_value = ask(question).strip().lower() not in ("n", "no")
@@ -407,8 +407,8 @@ def _classes(
     column = seen.columns[answers.label]
     if len(column.texts) > MANY:
         raise DataError(
-            f"The label {answers.label!r} has more than {MANY} different values, which are no "
-            "classes. Give a column with few values with --label."
+            f"The label {answers.label!r} has more than {MANY} different values, too many for "
+            "classes. Name a column with few values with --label."
         )
     if len(column.texts) < 2:
         only = ", ".join(column.texts) or "no value"
@@ -429,8 +429,8 @@ def _prevalence(texts: Sequence[str], answers: Answers, ask: Ask | None) -> Answ
     if texts or ask is None:
         return replace(answers, prevalence=shares_of(classes, texts))
     print(
-        "Which share of cases does the literature give? The proxy starts from it, which helps most "
-        "with a rare class. Do not take it from these files."
+        "What share of cases does the literature report? The proxy starts from it, which helps "
+        "most with a rare class. Do not take it from these files."
     )
     while True:
         example = f"{classes[-1]}=0.05"
@@ -476,8 +476,8 @@ def _settle(
     if ask is None:
         example = f"--written '{name}:NAME={','.join(left)}'"
         raise ConfigError(
-            f"The sites write {name!r} differently ({sites}), and words alone do not tell which "
-            f"are the same. Say it for each class or value: {example}"
+            f"The sites write {name!r} differently ({sites}), and it is not clear which of them "
+            f"mean the same. State it for each class or value: {example}"
         )
     print(f"{name} is written as {sites}.")
     for text in left:
@@ -734,7 +734,7 @@ def proxy(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def private(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The model that stays at home: as large as you like."""
+    """The model that stays local: as large as you like."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(_inputs(shape), 64), nn.ReLU(), nn.Linear(64, classes)
     )

@@ -447,7 +447,9 @@ def _address(folder: Path, name: str) -> str:
 def _waiting(folder: Path, identity: Identity) -> Identity:
     """The identity that waits to replace a site's."""
     if identity.next is None:
-        raise ConfigError(f"No new key waits. To make one: {command('node', 'rotate-key', folder)}")
+        raise ConfigError(
+            f"No new key is waiting. To make one: {command('node', 'rotate-key', folder)}"
+        )
     return identity.next
 
 

@@ -145,7 +145,9 @@ def _show(
             row += [f"{fit.ratio(args.parameters):.3g}", f"{averaged:.3g}", bar(averaged, 8)]
         table.add_row(*row)
     console.print(table)
-    console.print("Noise of the whole training beside the longest sum (full bar), best option:")
+    console.print(
+        "Noise of the whole training, compared with the longest sum (full bar), best option:"
+    )
     for size in SIZES:
         ratio = min(fit.in_all(size, args.clients) for fit in choices)
         verdict = "hopeless" if size > largest else ""

@@ -167,10 +167,10 @@ def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
 
 @dataclass(frozen=True)
 class Said:
-    """What a model says of each example: as a document, and as cells of a table."""
+    """A model's answer for each example: as a document, and as cells of a table."""
 
     columns: Sequence[str]
-    """The columns of a CSV file, beside the id."""
+    """The columns of a CSV file, besides the id."""
     headings: Sequence[str]
     rows: Sequence[Document]
     cells: Sequence[Sequence[str]]

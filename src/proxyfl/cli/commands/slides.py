@@ -17,7 +17,7 @@ Whole-slide images, through OpenSlide.
 
 EXTRACTION = """\
 Cut patches out of the slides below FOLDER, label them by drawn contours (ASAP XML or GeoJSON,
-beside the slides or in --contours), and write as many normal as tumour patches of each site to a
+next to the slides or in --contours), and write as many normal as tumour patches of each site to a
 store. Memory does not grow with the slides; the same command continues what was interrupted.
 """
 

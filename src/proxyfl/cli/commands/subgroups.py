@@ -15,7 +15,7 @@ from proxyfl.simulation.subgroups import Subgroups, subgroups
 DESCRIPTION = """\
 How the model that a client keeps does by sex, age band or another column of its table, and what
 joining changes in each group, on the client's own test part. Nothing is sent or written. What is
-printed has no noise and is not covered by any epsilon: it is for whoever may see the records.
+printed has no noise and is not covered by any epsilon: it is for people who may see the records.
 """
 
 EPILOG = """\

@@ -71,7 +71,7 @@ def execute(args: Namespace) -> int:
 
 
 def analyse(args: Namespace) -> Document:
-    """Everything the command knows, as the JSON document it prints."""
+    """Returns everything the command knows, as the JSON document it prints."""
     clients = whole("--clients", args.clients, error=TopologyError)
     rounds = args.rounds
     if rounds is None:

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
         else:
             print(f"Watching {args.folder} at {server.url}")
             if not is_loopback(args.host):
-                print("Others can look, with this address; the connection is not encrypted.")
+                print("Anybody with this address can look; the connection is not encrypted.")
             print("Ctrl-C ends this; the run continues.", flush=True)
         if args.open:
             webbrowser.open(server.url)

@@ -133,7 +133,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What the command was told: facts, the schema, and the sizes of the sites."""
+    """The command's input: facts, the schema, and the sizes of the sites."""
 
     facts: Facts
     smallest: int | None
@@ -248,7 +248,7 @@ def _case(args: argparse.Namespace) -> Case:
     if counts is not None:
         for name in ("clients", "examples", "smallest", "largest"):
             if values[name] is not None:
-                raise ConfigError(f"--{name} is what {args.counts} says. Leave it out.")
+                raise ConfigError(f"{args.counts} states --{name} already. Leave the option out.")
         sizes = tuple(counts.sizes.values())
         values |= {
             "clients": len(sizes),

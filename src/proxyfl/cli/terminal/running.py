@@ -72,8 +72,8 @@ def _check_partners(prepared: Prepared) -> None:
     shared = [name for name, method in prepared.methods.items() if method.shares]
     if shared and len(prepared.clients) < 2:
         raise ConfigError(
-            f"Expected two clients or more for {', '.join(shared)}, which shares, got one. Set "
-            'partition.clients to 2 or more, or methods to "alone".'
+            f"Expected two or more clients for {', '.join(shared)}, got one, which has nobody to "
+            'share with. Set partition.clients to 2 or more, or methods to "alone".'
         )
 
 

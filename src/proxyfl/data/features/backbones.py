@@ -31,7 +31,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Embedder:
-    """What makes an embedder for images of a given shape, and one line about it."""
+    """The factory of an embedder for images of a given shape, and one line about it."""
 
     factory: Callable[..., nn.Module]
     description: str
@@ -84,7 +84,7 @@ def _factory(spec: str) -> Callable[..., Any]:
             )
         known = suggestion(spec, EMBEDDERS)
         raise ModelError(
-            f"Unknown embedder {spec!r}.{known} Your own is given as package.module:factory."
+            f"Unknown embedder {spec!r}.{known} Give your own as package.module:factory."
         )
     return resolve(spec, error=ModelError)
 
@@ -152,8 +152,8 @@ def _try(spec: str, model: nn.Module, shape: Shape) -> int:
         difference = float((apart - beside).abs().max())
         if not difference <= TOLERANCE * scale:
             raise ModelError(
-                f"Embedder {spec!r} gives an image other features when other images are beside it. "
-                "Features of one record must not depend on another, or the printed epsilon is "
-                "wrong. Take an embedder without statistics over the batch."
+                f"Embedder {spec!r} gives an image different features when it is embedded "
+                "together with others. Features of one record must not depend on another, or the "
+                "printed epsilon is wrong. Take an embedder without statistics over the batch."
             )
     return int(features[1])

@@ -33,7 +33,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Rule:
-    """How an image becomes an array (channels, height, width) of eight-bit pixels."""
+    """The rule by which an image becomes an array (channels, height, width) of eight-bit pixels."""
 
     width: int
     height: int

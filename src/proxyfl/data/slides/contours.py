@@ -173,7 +173,7 @@ class Area:
     downsample: float
 
     def rows(self, first: int, last: int, width: int) -> Mask:
-        """Which pixels of some rows of the map are in the area."""
+        """A mask of the pixels of some rows of the map that are in the area."""
         mask: Mask = blank(bool, last - first, width)
         for points in self.inside:
             _fill(mask, first, points / self.downsample, True)

@@ -29,7 +29,7 @@ def with_contours(
     *,
     without: str = "refuse",
 ) -> list[Source]:
-    """Each slide with the contour file of its name, beside it or in ``folder``.
+    """Each slide with the contour file of its name, next to it or in ``folder``.
 
     ``without="normal"`` takes a slide that has none as free of tumour; otherwise it is a fault."""
     kept = persons_apart(entries, faults)
@@ -107,7 +107,9 @@ def name_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
     try:
         finder = re.compile(pattern)
     except re.error as problem:
-        raise DataError(f"--person-from {pattern!r} is no pattern: {problem}.") from problem
+        raise DataError(
+            f"--person-from {pattern!r} is not a valid pattern: {problem}."
+        ) from problem
     named = []
     for entry in entries:
         match = finder.search(Path(entry.file).name)

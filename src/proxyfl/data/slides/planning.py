@@ -34,7 +34,7 @@ CLASSES = ("normal", "tumour")
 
 @dataclass(frozen=True)
 class Patches:
-    """What a patch is, and how many are taken."""
+    """The size of a patch, and the number taken."""
 
     size: int = 512
     level: int = 0
@@ -68,7 +68,7 @@ class Patches:
                 )
 
     def downsample(self, slide: Slide) -> float | None:
-        """How many pixels of the finest level a patch's pixel spans; None if nobody knows."""
+        """The side of a patch's pixel, in pixels of the finest level; None if nobody knows."""
         if self.microns is None:
             return slide.downsample_of(self.level)
         if slide.microns is None:

@@ -1,7 +1,7 @@
 """One slide, opened with OpenSlide: its levels, its scale, and regions of it.
 
 OpenSlide's handle fails for good once one tile was damaged. A slide here opens itself again, so
-that the regions beside a damaged one can still be read.
+that the regions next to a damaged one can still be read.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", "
 CACHE_BYTES = 2**25
 """The most that a slide keeps of decoded tiles."""
 CACHED_REGIONS = 2
-"""The regions whose tiles are kept: the last one, and the next one beside it."""
+"""The regions whose tiles are kept: the last one, and its right-hand neighbour."""
 USUAL_TILE = 256
 PIXEL_BYTES = 4
 SAME_SCALE = 0.02
@@ -73,7 +73,7 @@ class Slide:
         return int(width), int(height)
 
     def downsample_of(self, level: int) -> float:
-        """How many pixels of the finest level a pixel of ``level`` spans, a side."""
+        """The side of a pixel of ``level``, in pixels of the finest level."""
         if level >= len(self._steps):
             raise DataError(
                 f"{self.path}: no level {level}; its levels are 0 to {len(self._steps) - 1}. Say "
@@ -107,7 +107,7 @@ class Slide:
         return into
 
     def reduction(self, downsample: float) -> float:
-        """How many pixels of the level that is read make one pixel at ``downsample``, a side."""
+        """The side of a pixel at ``downsample``, in pixels of the level that is read."""
         return downsample / self._level_for(downsample)[1]
 
     def _level_for(self, downsample: float) -> tuple[int, float]:

@@ -30,7 +30,7 @@ normal distribution it explains 0.64, of a uniform one 0.75."""
 
 @dataclass(frozen=True)
 class TissueMap:
-    """Which pixels of a reduced slide are tissue; each spans ``downsample`` pixels."""
+    """A map of the pixels of a reduced slide that are tissue; each spans ``downsample`` pixels."""
 
     mask: Mask
     downsample: float

@@ -115,7 +115,7 @@ def _check_readable(files: Sequence[Path]) -> None:
         shown = ", ".join(unreadable[:_SHOWN])
         more = f" and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
         raise DataError(
-            f"{len(unreadable)} of {len(files)} files are no readable images: {shown}{more}. "
+            f"{len(unreadable)} of {len(files)} files are not readable images: {shown}{more}. "
             "Remove them, or bring the folder into a store that leaves them out. Run: "
             f"{command('images', '--help')}"
         )

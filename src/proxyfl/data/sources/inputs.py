@@ -19,7 +19,7 @@ def load_inputs(path: Path, shape: Shape) -> Tensor:
     """The examples in ``path`` as (n, *shape): an .npz with x, an .npy, a table without label, or
     one image."""
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"No such file: {path}. Check the name.")
     x = _read(path, shape)
     if tuple(x.shape) == shape:
         x = x.unsqueeze(0)  # a single example
@@ -29,7 +29,10 @@ def load_inputs(path: Path, shape: Shape) -> Tensor:
             f"got an array of shape {tuple(x.shape)}."
         )
     if not bool(x.isfinite().all()):
-        raise DataError(f"{path}: expected finite numbers, found NaN or infinity.")
+        raise DataError(
+            f"{path}: expected finite numbers, got NaN or infinity. Correct or remove those "
+            "examples."
+        )
     return x
 
 

@@ -33,7 +33,7 @@ BYTES = {"uint8": 1, "float32": 4}
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one example. Empty: not known."""
+    """The entry of one example. An empty field is not known."""
 
     label: str
     site: str = ""
@@ -58,7 +58,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Content:
-    """What the examples of a store are: their shape, their type, and how they were made."""
+    """A description of a store's examples: their shape, their type, and how they were made."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -132,7 +132,7 @@ def head_json(head: Head) -> dict[str, Any]:
 
 
 def read_head(folder: Path) -> Head:
-    """What ``store.json`` says."""
+    """Reads ``store.json``."""
     path = folder / HEAD
     head = _files.read_json(path, "store", error=DataError)
     try:

@@ -63,7 +63,7 @@ class Stored:
         return values
 
     def entries(self) -> list[Entry]:
-        """What the store's index says of each example."""
+        """The entry of each example in the store's index."""
         head = index.read_head(self.folder)
         entries = index.read_index(self.folder, head)
         own = {shard.file for shard in self.shards}
@@ -95,7 +95,8 @@ class Stored:
             raise DataError(f"{path}: cannot be read: {problem.strerror}.") from problem
         if not complete:
             raise DataError(
-                f"{path}: ends before example {row}: it has changed since the store was loaded."
+                f"{path}: ends before example {row}: it has changed since the store was loaded. "
+                "Load the store again."
             )
 
 
@@ -111,7 +112,7 @@ def _fill(file: Any, into: npt.NDArray[Any]) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Whether ``path`` is a folder with a store in it."""
+    """True if ``path`` is a folder with a store in it."""
     return (path / index.HEAD).is_file()
 
 
@@ -175,7 +176,10 @@ def _select_sound(
                 f'{shard.examples} examples out with data.faults = "skip".'
             )
     if not kept:
-        raise DataError(f"{path}: no shard of this store is whole.")
+        raise DataError(
+            f"{path}: every shard of this store is damaged or missing. Restore it, or make the "
+            "store again."
+        )
     return tuple(shards), kept, notes
 
 

@@ -84,7 +84,7 @@ them what no epsilon covers."""
 
 @dataclass(frozen=True)
 class Answers:
-    """What only people know: roles, classes and values with their spellings, and ranges."""
+    """Facts that only people know: roles, classes and values with their spellings, and ranges."""
 
     label: str | None = None
     site: str | None = None
@@ -229,19 +229,19 @@ def check_outcome(seen: Survey, answers: Answers) -> None:
             set().union(*(one.words for one in seen.columns[answers.label].by_file.values()))
         )
         raise DataError(
-            f"The label {answers.label!r} is to be a number, and has {', '.join(words[:5])}. "
-            "Give a column of numbers with --label, or correct these cells."
+            f"The label {answers.label!r} must be a number, and has {', '.join(words[:5])}. Give "
+            "a column of numbers with --label, or correct these cells."
         )
     for name in answers.findings or ((answers.event,) if answers.event is not None else ()):
         if answers_of(seen.columns[name]) is None:
             raise DataError(
-                f"The column {name!r} is to be a yes or a no, and is written as "
+                f"The column {name!r} must be a yes or a no, and is written as "
                 f"{written_by_site(seen, name) or 'nothing'}. Write 1 and 0, or yes and no."
             )
 
 
 def written_by_site(seen: Survey, name: str) -> str:
-    """How each site writes the values of a column, in words."""
+    """Describes how each site writes the values of a column."""
     parts = []
     for file, column in seen.columns[name].by_file.items():
         if column.values:

@@ -2,8 +2,8 @@
 
 Guarantees:
     * a row's features depend on that row and the schema, on nothing else: not on other rows, not on
-      the order of columns or rows, not on the machine (but for dates later than ``today``);
-    * every feature lies in [-1, 1];
+      the order of columns or rows, not on the machine (except for dates later than ``today``);
+    * every feature is within [-1, 1];
     * a value outside its range is clipped and counted; a value that cannot be is a fault.
 
 A text is understood once per part, however often it occurs: that is what makes a million rows

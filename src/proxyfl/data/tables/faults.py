@@ -103,7 +103,7 @@ class Tally:
         return notes
 
     def counts(self) -> list[str]:
-        """How many faults of each kind and column there are, without a value of any row."""
+        """Counts the faults of each kind and column, without a value of any row."""
         return [f"{count} x {kind} in {column!r}" for (kind, column), count in self.faults.items()]
 
     def refuse(self, where: str) -> None:
@@ -113,9 +113,8 @@ class Tally:
         total = sum(self.faults.values())
         faults = "faults" if total > 1 else "fault"
         raise DataError(
-            f"{where}: {total} {faults} by the schema.{self.summarise()}\n"
-            'Mend the file or the schema, or leave such rows out with data.faults = "skip". '
-            "To list every fault, run: "
+            f"{where}: {total} {faults} by the schema.{self.summarise()}\nCorrect the file or the "
+            'schema, or leave such rows out with data.faults = "skip". To list every fault, run: '
             f"{command('schema', 'check', where, '--schema', 'SCHEMA.toml')}"
         )
 
@@ -145,7 +144,7 @@ def of_header(schema: Schema, header: Sequence[str], *, labelled: bool = True) -
 
 
 def of_empty_columns(schema: Schema, tally: Tally, known: Set[str]) -> list[Fault]:
-    """The columns that have no value in any row, but for those that a site may lack."""
+    """The columns that have no value in any row, except those that a site may lack."""
     faults = []
     for name, column in schema.features.items():
         empty = tally.rows > 0 and tally.missing[name] == tally.rows

@@ -152,7 +152,7 @@ def _of_category(column: Column, values: Sequence[str]) -> Proposals:
     if len(values) <= LISTED:
         meant = {text: _alike(text, column.values) for text in values}
         if all(meant.values()):
-            written = _with(as_table(column.values, column.written), meant)
+            written = _add_spellings(as_table(column.values, column.written), meant)
             proposals.append(("if it is only written differently", {"written": written}))
         own: Change = {"values": (*column.values, *values)}
         if column.written and not isinstance(column.written, dict):
@@ -164,10 +164,11 @@ def _of_category(column: Column, values: Sequence[str]) -> Proposals:
     return proposals
 
 
-def _with(
+def _add_spellings(
     written: Mapping[str, Sequence[str]], meant: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """``written`` with more spellings; names that have only their own are left out."""
+    """Returns ``written`` with the spellings of ``meant``, without names that have only their
+    own."""
     merged = {name: list(texts) for name, texts in written.items()}
     for text, name in meant.items():
         merged[name].append(text)
@@ -245,9 +246,9 @@ def _of_label(label: Label, values: Sequence[str]) -> Proposals:
     written = as_table(label.classes, label.written)
     meant = {text: _alike(text, label.classes) for text in values}
     if all(meant.values()):
-        return [("if it is only written differently", {"written": _with(written, meant)})]
+        return [("if it is only written differently", {"written": _add_spellings(written, meant)})]
     return [
-        (f"if it is {name!r}", {"written": _with(written, dict.fromkeys(values, name))})
+        (f"if it is {name!r}", {"written": _add_spellings(written, dict.fromkeys(values, name))})
         for name in label.classes[:SHOWN]
     ]
 

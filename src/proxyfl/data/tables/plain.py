@@ -57,7 +57,7 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     features = [column for column in frame.columns if column not in (label, site)]
     if not features or not len(frame):
         raise DataError(
-            f"{path}: expected rows with features beside {label!r}, got {frame.shape[0]} rows."
+            f"{path}: expected rows with features besides {label!r}, got {frame.shape[0]} rows."
         )
     for column in features:
         _check_feature(path, frame, column, asked)
@@ -93,7 +93,7 @@ def _refuse_twice(path: Path, header: Sequence[str]) -> None:
     twice = [name for at, name in enumerate(header) if name in header[:at]]
     if twice:
         raise DataError(
-            f"{path}: the column {twice[0]!r} is there twice. Rename or remove one of them."
+            f"{path}: the column {twice[0]!r} appears twice. Rename or remove one of them."
         )
 
 
@@ -184,8 +184,8 @@ def read_table(path: Path, dialect: Dialect | None = None) -> Any:
             raise
         if path.suffix in (".xlsx", ".parquet"):
             raise DataError(
-                f"{path}: is no {path.suffix} file, whatever its name says, or a damaged one. Save "
-                "it as CSV."
+                f"{path}: not a {path.suffix} file, despite its name, or a damaged one. Save it "
+                "as CSV."
             ) from problem
         raise DataError(f"{path}: not a readable table: {problem}. Save it as CSV.") from problem
 
@@ -210,7 +210,7 @@ def as_frame(table: Any) -> Any:
     if not isinstance(table, pd.DataFrame):
         raise DataError(
             f"Expected a pandas DataFrame or a Hugging Face Dataset, got {type(table).__name__}. "
-            "Of a DatasetDict take one part, such as found['train']."
+            "Of a DatasetDict take one part, such as dataset['train']."
         )
     return table
 

@@ -86,7 +86,9 @@ def by_name(
             raise DataError(f"{path}: expected numbers in column {name!r}.")
     values = frame[list(features)].to_numpy(dtype=np.float32, copy=True)
     if not np.isfinite(values).all():
-        raise DataError(f"{path}: expected finite numbers, found NaN or infinity.")
+        raise DataError(
+            f"{path}: expected finite numbers, got NaN or infinity. Correct or remove those rows."
+        )
     rows = range(len(frame)) if ids is None else frame[ids]
     return NamedRows(torch.from_numpy(values), list(map(str, rows)), ())
 

@@ -163,7 +163,7 @@ def _encoding(path: Path) -> str:
         while block := file.read(1 << 20):
             if b"\0" in block:
                 raise DataError(
-                    f"{path}: has bytes that are no text. If it is UTF-16 without a byte order "
+                    f"{path}: has bytes that are not text. If it is UTF-16 without a byte order "
                     "mark, name the encoding; if it is a spreadsheet, save it as CSV first."
                 )
             windows = windows or any(byte in block for byte in range(0x80, 0xA0))

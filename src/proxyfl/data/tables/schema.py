@@ -64,7 +64,7 @@ YES = ("1", "yes", "y", "true", "t")
 NO = ("0", "no", "n", "false", "f")
 
 Written = dict[str, tuple[str, ...]] | tuple[tuple[str, ...], ...]
-"""Name -> its spellings in files, beside the name itself. Earlier releases had a list in the order
+"""Name -> its spellings in files, besides the name itself. Earlier releases had a list in the order
 of the names, which is still read: there a slip of the order exchanges two classes unnoticed."""
 
 DAYS = {"days": 1.0, "weeks": 7.0, "months": 365.25 / 12, "years": 365.25}
@@ -90,7 +90,7 @@ class Column:
     values: tuple[str, ...] = ()
     """The values of a category."""
     written: Written = ()
-    """Value -> its spellings in files, beside its name: {never = ["0"], daily = ["1", "2"]}."""
+    """Value -> its spellings in files, besides its name: {never = ["0"], daily = ["1", "2"]}."""
     unknown: str = "refuse"
     """The treatment of a value that is not in the list: refuse, or other."""
     yes: tuple[str, ...] = YES
@@ -103,7 +103,7 @@ class Column:
     """The end of a date's interval: another column, or a date such as 2020-12-31.
     A date without it serves only as the end of others."""
     missing: tuple[str, ...] = ()
-    """The spellings of a missing value in this column, beside those of the whole table."""
+    """The spellings of a missing value in this column, besides those of the whole table."""
     indicator: bool = True
     """Whether a feature says that the value is missing."""
     fill: float | None = None
@@ -141,14 +141,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Label:
-    """What is to be predicted (``proxyfl.tasks``). Fields that another task has are refused."""
+    """The label to predict (``proxyfl.tasks``). Fields of another task are refused."""
 
     column: str = ""
     """The label's column: of the class, the value or the time. Several findings have none."""
     classes: tuple[str, ...] = ()
     """The classes, in an order that all sites share: the first is class 0."""
     written: Written = ()
-    """Class -> its spellings in files, beside its name: {alive = ["0", "no"], dead = ["1"]}."""
+    """Class -> its spellings in files, besides its name: {alive = ["0", "no"], dead = ["1"]}."""
     prevalence: tuple[float, ...] = ()
     """The share of each class as it is publicly known, from a register or the literature."""
     task: str = CLASSIFICATION
@@ -206,7 +206,7 @@ class Label:
 
     @property
     def outcome(self) -> Task:
-        """What is predicted, as a value."""
+        """The outcome to predict, as a value."""
         if self.task == CLASSIFICATION:
             return tasks.classification(self.classes)
         names = self.findings if self.task == tasks.MULTILABEL else (self.column,)
@@ -275,7 +275,10 @@ class Start:
 
     def __post_init__(self) -> None:
         if not self.coefficients:
-            raise ConfigError("Expected coefficients of a published score in start, got none.")
+            raise ConfigError(
+                "[start] states no coefficients of a published score. List them below "
+                "[start.coefficients], or leave [start] out."
+            )
         for name, value in (*self.coefficients.items(), ("intercept", self.intercept)):
             number(f"start: {name}", value)
 
@@ -506,8 +509,8 @@ def _check_fields(column: Column) -> None:
         allowed = item.name in _ALWAYS | _FIELDS[column.type]
         if not allowed and getattr(column, item.name) != item.default:
             raise ConfigError(
-                f"{item.name} means nothing for a column of type {column.type!r}. "
-                f"It takes {', '.join(sorted(_FIELDS[column.type] | _ALWAYS))}."
+                f"{item.name} does not apply to a column of type {column.type!r}, which takes "
+                f"{', '.join(sorted(_FIELDS[column.type] | _ALWAYS))}."
             )
 
 

@@ -1,6 +1,6 @@
 """Encoded rows as they come: in memory while they are few, else in a file of their own.
 
-The file is readable by its owner alone, lies in the folder for temporary files (``TMPDIR``), and is
+The file is readable by its owner alone, is in the folder for temporary files (``TMPDIR``), and is
 removed when the process ends. A process that is killed leaves it there.
 """
 

@@ -292,7 +292,7 @@ def survey(paths: Sequence[Path], dialect: Dialect | None = None) -> Survey:
             twice = sorted({column for column in part.header if part.header.count(column) > 1})
             if twice:
                 raise DataError(
-                    f"{path}: the column {twice[0]!r} is there twice. Rename or remove one of them."
+                    f"{path}: the column {twice[0]!r} appears twice. Rename or remove one of them."
                 )
             if part.ragged:
                 row, fields = part.ragged[0]

@@ -29,7 +29,7 @@ def groups_of(
     schema: Schema, x: npt.NDArray[np.floating], name: str, cuts: Sequence[float] = ()
 ) -> list[str]:
     """Returns the group of each row of features by the column ``name``: its value, or the band
-    between two of the ``cuts`` that a number lies in.
+    between two of the ``cuts`` that hold a number.
 
     ConfigError for a column that is no feature, and for cuts that do not fit it."""
     if name not in schema.features:

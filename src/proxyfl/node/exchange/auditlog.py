@@ -122,7 +122,7 @@ def verify(path: Path) -> int | None:
 
 
 def faults(path: Path) -> list[str]:
-    """What is wrong with the log, in sentences: damaged lines, and files that do not continue the
+    """Lists the log's faults, in sentences: damaged lines, and files that do not continue the
     one before. Files that were moved away are not missed."""
     sentences: list[str] = []
     before = ""

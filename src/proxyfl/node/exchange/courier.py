@@ -99,7 +99,7 @@ class Ways:
         """The connection to a member with an address."""
         with self._lock:
             if self._closed:
-                raise TransportError("This site has let go of its connections.")
+                raise TransportError("This site has closed its connections.")
             known = self._clients.get(card.name)
             if known is not None and known[0] == card:
                 return known[1]
@@ -146,7 +146,7 @@ class Ways:
                 reason = str(error)
                 continue
             return
-        raise TransportError(f"No way to {card.name!r}, which can only dial out: {reason}")
+        raise TransportError(f"Cannot reach {card.name!r}, which can only dial out: {reason}")
 
 
 QUICKEST = 0.2
@@ -166,7 +166,8 @@ MOST_THREADS = 1000
 
 @dataclass(frozen=True)
 class Problem:
-    """Why the last visit to a peer failed; ``refused`` if the peer answered with a refusal."""
+    """The reason why the last visit to a peer failed; ``refused`` if the peer answered with a
+    refusal."""
 
     text: str = ""
     refused: bool = False
@@ -260,7 +261,7 @@ class Courier:
             return self._turn(name).reachable
 
     def problem(self, name: str) -> Problem:
-        """What was wrong with the last visit to ``name``."""
+        """The problem with the last visit to ``name``."""
         with self._lock:
             return self._turn(name).problem
 
@@ -288,7 +289,7 @@ class Courier:
                 return
 
     def _look_around(self) -> float:
-        """Collect what lies in the folder, and give each peer that is due its turn.
+        """Collects the content of the folder, and gives each peer that is due its turn.
 
         Returns the seconds until something is due again."""
         pause = IDLE

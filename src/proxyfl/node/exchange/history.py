@@ -104,7 +104,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a site has to answer for: the rounds that a lost copy has released, the number of rounds
+    """A site's debt: the rounds that a lost copy has released, the number of rounds
     that it had paid for others, and the weight to make good."""
 
     rounds: range
@@ -191,7 +191,8 @@ class History:
         return chapter.clock >= seen.stamp.clock and (is_paid or not chapter.is_lost)
 
     def loss(self, seen: Sighting) -> Loss:
-        """What this site would have to answer for, given that a peer has seen ``seen`` of it."""
+        """Computes what this site would have to answer for, given that a peer has seen ``seen`` of
+        it."""
         base, chapters = self._parting(seen)
         rounds = range(base.round, seen.round)
         paid = max(0, seen.paid - base.paid)
@@ -323,7 +324,7 @@ class History:
             )
 
     def _held(self) -> Fraction:
-        """All of this site's weight: its own, and what lies in outbox and inbox."""
+        """All of this site's weight: its own, and that of outbox and inbox."""
         with self.store.reading() as run:
             rows = run.execute(
                 "select weight from site union all select weight from outbox"
@@ -382,7 +383,7 @@ class Sightings:
         self.table = table
 
     def add(self, peer: str, seen: Sighting) -> None:
-        """Put a sighting on record, beside the others of that peer, of which a few are kept."""
+        """Records a sighting, next to the others of that peer, of which a few are kept."""
         known = self.of(peer)
         is_further = True
         for other in known:

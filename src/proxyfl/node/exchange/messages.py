@@ -64,7 +64,7 @@ class MessageError(TransportError):
 
 
 class Signer(Protocol):
-    """Whoever can sign."""
+    """An owner of a key that signs."""
 
     def sign(self, content: bytes) -> bytes:
         """A signature of 64 bytes."""
@@ -72,7 +72,7 @@ class Signer(Protocol):
 
 
 class Verifier(Protocol):
-    """Whoever can check a signature."""
+    """A holder of a card that checks a signature."""
 
     def verify(self, signature: bytes, content: bytes) -> None:
         """Raise unless the signature is right."""
@@ -309,7 +309,10 @@ def check_body(header: Header, sha256: str) -> None:
     """Raise unless a body with this SHA-256 is the one that ``header`` announces."""
     if isinstance(header, Share | Summand | Parcel) and sha256 != header.sha256:
         kind = type(header).__name__.lower()
-        raise MessageError(f"A {kind} of {header.sender!r} has another content than its hash says.")
+        raise MessageError(
+            f"A {kind} of {header.sender!r} does not match its own hash: it was damaged or "
+            "altered on the way."
+        )
 
 
 def spell_end(tag: str, clock: int) -> str:
@@ -360,7 +363,7 @@ def _encode(header: Header) -> bytes:
     content = {"kind": kind, **dataclasses.asdict(header)}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     if len(text) > HEADER_LIMIT:
-        raise MessageError(f"A header of {len(text)} bytes; at most {HEADER_LIMIT} are allowed.")
+        raise MessageError(f"Expected a header of at most {HEADER_LIMIT} bytes, got {len(text)}.")
     return text
 
 
@@ -372,7 +375,7 @@ def _cut(message: bytes) -> tuple[memoryview, memoryview, memoryview]:
     signature = _START + length
     end = signature + SIGNATURE_BYTES
     if length > HEADER_LIMIT or end > len(message):
-        raise MessageError(f"A header of {length} bytes in a message of {len(message)}.")
+        raise MessageError(f"The header claims {length} bytes in a message of {len(message)}.")
     content = memoryview(message)
     text = content[_START:signature]
     if message[len(_NAME)] != PROTOCOL:

@@ -45,10 +45,10 @@ from proxyfl.node.exchange.store import Arrived, Books
 from proxyfl.node.members.manifest import MOST_ROUNDS
 
 MOST_UNAPPLIED = 4
-"""Shares of one peer that wait in the inbox; more are put off until some have been added."""
+"""Shares of one peer that wait in the inbox; more are deferred until some have been added."""
 
 LONG_PROOF = 4000
-"""Beside a proof of so many characters, a message has room for fewer chapters."""
+"""Next to a proof of so many characters, a message has room for fewer chapters."""
 
 Start = tuple[str, int, str, str, int, int, str, int]
 """The fields with which every header begins."""
@@ -72,7 +72,7 @@ class Sums(Protocol):
     method is called under the store's lock."""
 
     def spell(self) -> str:
-        """What a hello says of this site."""
+        """Spells what a hello says about this site."""
         ...
 
     def hear(self, hello: Hello) -> None:
@@ -137,7 +137,7 @@ class Exchange:
             self._seen = self._changes
 
     def notify(self) -> None:
-        """Wake whoever waits."""
+        """Wakes all threads that wait."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
@@ -220,7 +220,7 @@ class Exchange:
             return self.sums.owed_to()
 
     def outgoing(self, peer: str) -> list[tuple[Header, bytes | memoryview]]:
-        """The messages, beside hellos, that ``peer`` lacks."""
+        """The messages, besides hellos, that ``peer`` lacks."""
         if self.sums is None:
             return list(self.books.outbox(peer))
         with self.store.reading():
@@ -252,7 +252,10 @@ class Exchange:
             return self._take_sum(header, body, time)
         if isinstance(header, Share):
             if self.sums is not None:
-                raise TransportError(f"{header.sender!r} sent a share; this federation adds up.")
+                raise TransportError(
+                    f"{header.sender!r} sent a share, and this federation uses masked sums. "
+                    "Compare its manifest with this site's."
+                )
             return self._take_share(header, body, proof)
         if isinstance(header, Verdict):
             self._take_verdict(header, proof)
@@ -267,7 +270,10 @@ class Exchange:
 
         Nothing is taken from a copy of a member that its hello has not explained."""
         if self.sums is None:
-            raise TransportError(f"{header.sender!r} adds up; this federation exchanges shares.")
+            raise TransportError(
+                f"{header.sender!r} sent a message of a masked sum, and this federation gossips. "
+                "Compare its manifest with this site's."
+            )
         with self.store.transaction():
             seen = Sighting(header.stamp, 0, ())
             if not self.peers.follow(header.sender, seen):
@@ -360,7 +366,10 @@ class Exchange:
 
     def _take_share(self, share: Share, frame: bytes | memoryview, proof: str) -> Verdict:
         if share.round >= MOST_ROUNDS:
-            raise TransportError(f"A share of round {share.round}: no manifest has it.")
+            raise TransportError(
+                f"Rejected a share of round {share.round}: no version of the manifest has that "
+                "round."
+            )
         with self.store.transaction():
             released = min(share.round + 1, self.books.rounds)
             seen = Sighting(share.stamp, released, share.past, proof=proof)
@@ -445,7 +454,7 @@ class Exchange:
         if max(answer.seen_round, answer.seen_paid) > MOST_ROUNDS:
             raise TransportError(
                 f"{answer.sender!r} says that it has seen round {answer.seen_round} of this site: "
-                "no manifest has it."
+                "no version of the manifest has that round."
             )
         seen = Sighting(
             answer.seen, answer.seen_round, answer.seen_past, answer.seen_paid, answer.seen_debt

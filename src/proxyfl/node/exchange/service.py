@@ -323,16 +323,22 @@ class Service:
         current = self.roster.current
         if header.federation != current.federation:
             raise TransportError(
-                f"A message for {header.federation!r:.80}; this is {current.federation!r}."
+                f"Rejected a message for the federation {header.federation!r:.80}: this site is a "
+                f"member of {current.federation!r}."
             )
         if header.receiver != self.identity.name:
             raise TransportError(
                 f"Rejected a message for {header.receiver!r:.60}: not for this site."
             )
         if header.sender not in current.names() or header.sender == self.identity.name:
-            raise TransportError(f"A message from {header.sender!r:.60}, who is no other member.")
+            raise TransportError(
+                f"Rejected a message from {header.sender!r:.60}: not another member of this "
+                "federation."
+            )
         if via is not None and header.sender != via:
-            raise TransportError(f"{via!r} sent a message in the name of {header.sender!r}.")
+            raise TransportError(
+                f"Rejected a message: {via!r} sent it in the name of {header.sender!r}."
+            )
 
     def _check_manifest(self, hello: Hello) -> None:
         """Refuse a member that has agreed to something else under the same number."""
@@ -352,7 +358,9 @@ class Service:
     def _pass_on(self, peer: str, message: bytes) -> bytes:
         receiver, _ = _unwrap(message)
         if receiver not in self.roster.current.names():
-            raise TransportError(f"{peer!r} asks to relay to {receiver!r:.60}, who is no member.")
+            raise TransportError(
+                f"{peer!r} asked for a relay to {receiver!r:.60}, which is not a member."
+            )
         self.hand(receiver, message, on_behalf=peer)
         self.traffic["messages_relayed"] += 1
         return b""
@@ -454,7 +462,7 @@ def _is_signed_by(card: Card, message: bytes) -> bool:
 def _unwrap(message: bytes) -> tuple[str, bytes]:
     start = len(RELAY) + 1
     if len(message) <= start:
-        raise TransportError("A relayed message without a receiver.")
+        raise TransportError("Rejected a relayed message: it names no receiver.")
     length = message[start - 1]
     name = message[start : start + length]
     try:

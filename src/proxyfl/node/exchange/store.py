@@ -73,7 +73,7 @@ class Arrived:
 
 
 class Frames:
-    """The files of one store; without a folder, every frame lies in its row."""
+    """The files of one store; without a folder, every frame is in its row."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -82,7 +82,7 @@ class Frames:
     def put(self, frame: bytes | memoryview) -> bytes | memoryview:
         """The value of the row for ``frame``. Call it within the transaction of that row.
 
-        A frame that lies in a file here already is named, not copied."""
+        A frame that is in a file here already is named, not copied."""
         if self._folder is None or len(frame) <= LARGEST_IN_A_ROW:
             return frame
         mapped = frame.obj if isinstance(frame, memoryview) else None
@@ -180,7 +180,9 @@ def _check_size(
         look(piece)
         yield piece
     if count != size:
-        raise TransportError(f"A message announces a body of {size} bytes and has {count} or more.")
+        raise TransportError(
+            f"Expected a body of {size} bytes, as the header says, got {count} or more."
+        )
 
 
 def _map(path: Path) -> Mapped:
@@ -559,7 +561,7 @@ def running_tag(folder: Path) -> str | None:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a program runs the site in ``folder`` now."""
+    """True if a program runs the site in ``folder`` now."""
     return running_tag(folder) is not None
 
 
@@ -575,7 +577,7 @@ def request_stop(folder: Path) -> bool:
 
 
 def is_stop_requested(folder: Path, tag: str) -> bool:
-    """Whether somebody asked the run ``tag`` to stop."""
+    """True if somebody asked the run ``tag`` to stop."""
     try:
         return (folder / STOP_FILE).read_text() == tag
     except OSError:
@@ -731,7 +733,7 @@ class Books:
             self._keep_charges(charges)
 
     def defence(self) -> str:
-        """What the site's defence remembers; empty before the first release."""
+        """The memory of the site's defence; empty before the first release."""
         with self.store.reading() as run:
             row = run.execute("select defence from site").fetchone()
         return "" if row is None else str(row[0])

@@ -101,7 +101,8 @@ class Card:
         decode_key(self.public_key)
         if len(from_hex("sealing_key", self.sealing_key)) != SEALING_KEY_BYTES:
             raise IdentityError(
-                f"The card of {self.name!r}: expected a sealing_key of {SEALING_KEY_BYTES} bytes."
+                f"The card of {self.name!r} is damaged: expected a sealing_key of "
+                f"{SEALING_KEY_BYTES} bytes. Ask {self.name!r} for its card again."
             )
         if self.joins < 0:
             raise ConfigError(f"Expected joins >= 0 for {self.name!r}, got {self.joins}.")
@@ -134,7 +135,7 @@ class Card:
         try:
             decode_key(self.public_key).verify(encoded, content, ec.ECDSA(HASH))
         except InvalidSignature:
-            raise IdentityError(f"The signature is not that of {self.name!r}.") from None
+            raise IdentityError(f"The signature does not match the key of {self.name!r}.") from None
 
     def key_change(self, previous: str) -> bytes:
         """The bytes that the key ``previous`` signs to hand over to this card's keys."""
@@ -534,7 +535,7 @@ class Identity:
             advice = "Bring it back from a backup."
             if name == TLS_FILE:
                 advice = f"To sign it again, run: {command('node', 'certificate', self.folder)}"
-            raise IdentityError(f"{path} is no readable certificate. {advice}") from problem
+            raise IdentityError(f"{path} is not a readable certificate. {advice}") from problem
 
     def _is_due(self) -> bool:
         """True if the TLS certificate cannot be read, ends soon, is not valid yet, or would be

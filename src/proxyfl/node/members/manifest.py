@@ -142,7 +142,7 @@ class Manifest(Study):
     minor: int = added(1, 0)
     """The minor version of the format that has all of this manifest's terms."""
     release: str = added(1, "")
-    """The release that wrote this version, for whoever cannot read it."""
+    """The release that wrote this version, for a site that cannot read it."""
     ends: str = ""
     """No round begins after this, such as 2027-03-31T18:00:00+00:00. Empty: no date."""
     graph: Graph = field(default_factory=Graph)
@@ -226,7 +226,7 @@ class Manifest(Study):
         return f"{self.name}/{(self.founded or self.digest)[:16]}"
 
     def is_over(self, now: float) -> bool:
-        """Whether no round may begin any more at the time ``now``, in seconds since 1970."""
+        """True if no round may begin any more at the time ``now``, in seconds since 1970."""
         return bool(self.ends) and now >= moment("ends", self.ends)
 
     def member(self, name: str) -> Card:
@@ -313,8 +313,8 @@ def parse(tree: dict[str, Any], *, source: Path | str) -> Manifest:
     if "method" in tree:
         # refused under every minor version: a term that changes what leaves is never ignored
         raise ConfigError(
-            f"{source}: method={tree['method']!r} is no term of a manifest. Sites run proxyfl, or "
-            "proxysum if there is a table [graph.masked]. Leave method out."
+            f"{source}: method={tree['method']!r} is not a term of a manifest. Sites run proxyfl, "
+            "or proxysum if there is a table [graph.masked]. Leave method out."
         )
     is_newer = isinstance(minor, int) and minor > MINOR
     known, later = _split_terms(tree) if is_newer else (tree, {})
@@ -348,7 +348,7 @@ def to_toml(manifest: Manifest) -> str:
 
 
 def notes(manifest: Manifest) -> list[str]:
-    """Remarks for whoever accepts the manifest: terms that this release ignores."""
+    """Remarks for the operator who accepts the manifest: terms that this release ignores."""
     names = [name for name in manifest.later if name != "members"]
     for member, terms in manifest.later.get("members", {}).items():
         names += [f"{name} of {member}" for name in terms]
@@ -361,7 +361,7 @@ def notes(manifest: Manifest) -> list[str]:
 
 
 def write(folder: Path, manifest: Manifest) -> Path:
-    """Write the manifest into ``folder``, and keep the version beside it under its number."""
+    """Write the manifest into ``folder``, and keep the version next to it under its number."""
     text = to_toml(manifest)
     write_text(folder / f"manifest-{manifest.version:04d}.toml", text)
     write_text(folder / FILE, text)
@@ -436,7 +436,7 @@ def check_successor(old: Manifest, new: Manifest) -> None:
     if new.version != old.version + 1 or new.previous != old.digest or new.founded != expected:
         raise ConfigError(
             f"Version {new.version} of {new.name!r} does not follow version {old.version} of "
-            f"{old.name!r}: it names another predecessor. Get the versions in order."
+            f"{old.name!r}: it names another predecessor. Accept the versions in order."
         )
     for part in ("name", "input", "schema", "proxy", "protocol"):
         if _terms(new)[part] != _terms(old)[part]:

@@ -1,4 +1,4 @@
-"""Whether the records of a site are those with which it began.
+"""A check that the records of a site are those with which it began.
 
 A table or the answer of a query may change between two starts: a correction, new patients, a view
 that somebody has edited. The promise holds all the same if the number of examples was declared, but
@@ -6,7 +6,7 @@ scores and test part would be of other records than before, unnoticed. So ``reco
 a checksum from the first start on.
 
 What else decides how records are read and divided (the schema, the test part's share and key) may
-change: then the site remembers anew.
+change: then the site remembers the new ones.
 
 Guarantee: a site whose table changed does not start, and so charges nothing, unless ``data.changes
 = "accept"``. What it remembers stays in the site's folder.

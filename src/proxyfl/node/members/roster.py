@@ -117,7 +117,9 @@ class Roster:
         for card in self.newest.members:
             if card.name == name:
                 return card
-        raise ConfigError(f"{name!r} is no member in the newest version that is accepted here.")
+        raise ConfigError(
+            f"{name!r} is not a member in the newest version that this site has accepted."
+        )
 
     def others(self) -> list[Card]:
         """All members but this site."""
@@ -129,8 +131,8 @@ class Roster:
         return cards
 
     def credentials(self) -> "Credentials":
-        """What this site's server shows, and who gets as far as being told why: all other members,
-        also those that show a key that was theirs."""
+        """The credentials that this site's server shows, and who gets as far as being told why: all
+        other members, also those that show a key that was theirs."""
         from proxyfl.transport.grpc import Credentials
 
         others = {card.name: [card.pem] for card in self.others()}

@@ -1,6 +1,6 @@
 """site.toml: a site's own business. Nothing of it is shared with anybody.
 
-The file lies in the site's folder beside its keys, its store and its ledger. Paths in it are
+The file is in the site's folder next to its keys, its store and its ledger. Paths in it are
 relative to that folder.
 """
 

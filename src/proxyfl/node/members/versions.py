@@ -24,7 +24,7 @@ SPOKEN = f"{PROTOCOL}.{PROTOCOL_MINOR}"
 
 
 def install_command(release: str) -> str:
-    """What to type to get ``release``, or one that is as new as the other members'."""
+    """The command that installs ``release``, or one that is as new as the other members'."""
     wanted = f">={release}" if release else ""
     return f"pip install --upgrade 'proxyfl[node]{wanted}'"
 

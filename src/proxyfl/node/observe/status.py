@@ -132,7 +132,7 @@ def of_folder(
 
 
 def peers_of(folder: Path) -> Status:
-    """What the site in ``folder`` knows of its peers, as its store has it: nobody is asked."""
+    """Reads what the site in ``folder`` knows of its peers from its store; nobody is asked."""
     site, _ = sites.read(folder)
     agreed = manifest.read_accepted(folder, site.name)
     here = standing.read(folder)

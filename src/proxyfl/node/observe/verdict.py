@@ -65,7 +65,7 @@ def judge(status: Status) -> dict[str, Any]:
 
 
 def alarms(status: Status) -> list[Alarm]:
-    """What somebody must look at, the worst first; empty if all is well."""
+    """Lists what needs an operator's attention, the worst first; empty if all is well."""
     folder = status.get("folder") or "SITE"
     raised = []
     for peer, verdict in status["stopped_by"].items():

@@ -69,8 +69,8 @@ class Clipper(SetOnce, changing=("_ways", "_example")):
 
     @property
     def gradients(self) -> Gradients:
-        """How the gradients are computed in the model's present mode, and why; ``prepare`` must
-        have found it out."""
+        """The way in which the gradients are computed in the model's present mode, and why;
+        ``prepare`` must have found it out."""
         way = self._ways[self.model.training]
         return Gradients(way.computation, way.reason or "")
 

@@ -1,9 +1,9 @@
 """The random numbers that a model draws for itself while it trains: dropout, noise layers.
 
-Layers draw from torch's global generator. Whoever knows its seed knows every mask; then one record
-more shifts the masks of all that follow it in the batch, and moves the sum by more than C. Under
-real noise the masks must be secret as well: then each record's mask is an independent draw, whoever
-else is in the batch, and for given masks the sum's sensitivity is C.
+Layers draw from torch's global generator. Somebody who knows its seed knows every mask; then one
+record more shifts the masks of all that follow it in the batch, and moves the sum by more than C.
+Under real noise the masks must be secret as well: then each record's mask is an independent draw,
+whoever else is in the batch, and for given masks the sum's sensitivity is C.
 
 Under simulated noise nothing is hidden, and the masks stay those of the seed."""
 

@@ -25,7 +25,7 @@ class Computation(StrEnum):
 
 @dataclass(frozen=True)
 class Gradients:
-    """How a proxy's per-record gradients are computed, and why not in one pass.
+    """The way in which a proxy's per-record gradients are computed, and why not in one pass.
 
     ``reason`` names what stood in the way of the proof; it is empty for a proven proxy. ``trusted``
     says that the institution vouches for a proxy whose own Python runs on its records."""

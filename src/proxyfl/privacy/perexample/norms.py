@@ -1,4 +1,4 @@
-"""Square norms of rows that are upper bounds in the arithmetic at hand.
+"""Square norms of rows that are upper bounds in the arithmetic used.
 
 A sum of m squares in any order is wrong by at most m u of itself, u being the unit roundoff of its
 type (Higham 2002, section 3.1). Sums are taken in blocks, blocks are added up in float64, and the

@@ -47,12 +47,12 @@ _PLAIN = (
 
 
 class Untraceable(Exception):
-    """Why there is no graph."""
+    """The reason why there is no graph."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The looks of a tensor when it was made."""
+    """The layout of a tensor when it was made."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -96,7 +96,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def first_line(problem: Exception) -> str:
-    """What an exception says in its first line; its kind if it says nothing."""
+    """Returns the first line of an exception's message; its kind if it says nothing."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 

@@ -51,7 +51,7 @@ class Term(Protocol):
 
 @dataclass
 class Materialised:
-    """A term whose per-example gradients are at hand."""
+    """A term whose per-example gradients are known."""
 
     parameter: Tensor
     gradients: Tensor

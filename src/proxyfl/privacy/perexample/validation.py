@@ -233,7 +233,7 @@ class _Check:
 
 
 _tried: set[Hashable] = set()
-"""The proxies that the trial has borne out in this process. Clients with the same proxy pay for one
+"""The proxies that the trial has confirmed in this process. Clients with the same proxy pay for one
 trial; each of them is recorded and proven by itself."""
 
 
@@ -332,7 +332,7 @@ def rehearse_loss(
 
 
 def output_of_nothing(model: nn.Module, shape: Shape, dtype: torch.dtype) -> Tensor:
-    """What the model gives for one made-up example."""
+    """Returns the model's output for one made-up example."""
     return _made_up_outputs(model, made_up(model, shape, 1, dtype=dtype))
 
 
