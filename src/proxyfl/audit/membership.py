@@ -34,7 +34,8 @@ def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
     """The curve of each target: members are its positives."""
     if len(shadows) < FEWEST_SHADOWS:
         raise ConfigError(
-            f"Expected at least {FEWEST_SHADOWS} shadow federations, got {len(shadows)}."
+            f"Expected at least {FEWEST_SHADOWS} shadow federations, got {len(shadows)}. Raise "
+            "--shadows."
         )
     members = np.array([shadow.members for shadow in shadows])
     curves = {}

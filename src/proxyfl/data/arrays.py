@@ -133,12 +133,15 @@ def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: s
             continue
         for name in (key, other):
             if not arrays[name].ndim:
-                raise DataError(f"{path}: expected an array {name} (N, ...), got a single value.")
+                raise DataError(
+                    f"{path}: expected an array {name} (N, ...), got a single value. Save one row "
+                    "for each example."
+                )
         expected, length = len(arrays[key]), len(arrays[other])
         if length != expected:
             raise DataError(
                 f"{path}: expected a value of {other} for each of the {expected} examples in "
-                f"{key}, got {length}."
+                f"{key}, got {length}. Make them of one length."
             )
 
 
@@ -150,7 +153,8 @@ def _groups(path: Path, arrays: Mapping[str, Array], key: str) -> Tensor | None:
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(
             f"{path}, {key}: expected one whole number for each person, got {values.dtype} of "
-            f"shape {values.shape}."
+            f"shape {values.shape}. Number the persons 0, 1, 2 and so on, one number for each "
+            "example."
         )
     numbers = values.astype(np.int64)
     strange = np.flatnonzero(numbers < 0)
@@ -179,4 +183,7 @@ def read_npz(path: Path) -> dict[str, Array]:
                 f"{path}: has an array of Python objects. Save numbers or texts instead: "
                 "numpy.savez(path, x=x.astype('float32'), y=y)."
             ) from problem
-        raise DataError(f"{path}: not a readable .npz of plain arrays: {problem}.") from problem
+        raise DataError(
+            f"{path}: not a readable .npz of plain arrays: {problem}. Write it again with "
+            "numpy.savez."
+        ) from problem

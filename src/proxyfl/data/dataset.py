@@ -104,15 +104,15 @@ class Dataset:
     def _check(self) -> None:
         if len(self.class_names) != self.classes or self.classes < 1:
             raise DataError(
-                f"{self.name}: expected one name for each class, got classes={self.classes} "
-                f"and {len(self.class_names)} names."
+                f"{self.name}: expected one name for each class, got classes={self.classes} and "
+                f"{len(self.class_names)} names. Name every class once."
             )
         _check_part(f"{self.name}, training part", self.train, self.task)
         _check_part(f"{self.name}, test part", self.test, self.task)
         if self.test.shape != self.train.shape:
             raise DataError(
-                f"{self.name}: expected training and test examples of one shape, "
-                f"got {self.train.shape} and {self.test.shape}."
+                f"{self.name}: expected training and test examples of one shape, got "
+                f"{self.train.shape} and {self.test.shape}. Prepare both in the same way."
             )
         _check_persons(self.name, self.train.groups, self.test.groups)
         if self.site is not None:
@@ -214,7 +214,7 @@ def divide_rows(
         if values is not None and len(values) != len(examples):
             raise DataError(
                 f"{name}: expected a {what} for each example, got {len(examples)} examples and "
-                f"{len(values)} {what}s."
+                f"{len(values)} {what}s. Give one for each."
             )
     if groups is None:
         names = records or holdout.fingerprints(examples)
@@ -284,7 +284,10 @@ def _check_part(where: str, examples: Examples, task: Task) -> None:
                     "Wrap them: torch.as_tensor(values)."
                 )
     if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
-        raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
+        raise DataError(
+            f"{where}: expected float32 examples, got {examples.x.dtype}. Convert them with "
+            "x.float()."
+        )
     if not len(examples) or not examples.shape or 0 in examples.shape:
         raise DataError(
             f"{where}: expected examples (N, ...) with N >= 1, got an array of shape "
@@ -298,7 +301,7 @@ def _check_part(where: str, examples: Examples, task: Task) -> None:
     if examples.groups is not None and len(examples.groups) != len(examples):
         raise DataError(
             f"{where}: expected a group for each of {len(examples)} examples, got "
-            f"{len(examples.groups)}."
+            f"{len(examples.groups)}. Give one for each, or none at all."
         )
 
 

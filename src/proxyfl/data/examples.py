@@ -257,7 +257,9 @@ def as_inputs(where: str, values: Array) -> Tensor:
             values = np.moveaxis(values, 3, 1)
         return pixels(values)
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{where}: expected numbers, got {values.dtype}.")
+        raise DataError(
+            f"{where}: expected numbers, got {values.dtype}. Convert the values to float32."
+        )
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
         values = values.astype(np.float64)  # rounded as they are in an array with a fraction
     return torch.from_numpy(values.astype(np.float32))
@@ -268,5 +270,8 @@ def read_npy(path: Path, *, mapped: bool = False) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, EOFError, ValueError) as problem:
-        raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
+        raise DataError(
+            f"{path}: not a readable .npy of plain numbers: {problem}. Write it again with "
+            "numpy.save."
+        ) from problem
     return array

@@ -29,10 +29,14 @@ def encode_labels(
         values = values[:, 0]
     if values.ndim != 1:
         raise DataError(
-            f"{name}: expected one value for each example, got an array of shape {values.shape}."
+            f"{name}: expected one value for each example, got an array of shape {values.shape}. "
+            "Give a single column of labels."
         )
     if len(values) == 0:
-        raise DataError(f"{name}: expected at least one example, got none.")
+        raise DataError(
+            f"{name}: expected at least one example, got none. Check that the file and its "
+            "selection are not empty."
+        )
     if values.dtype.kind == "f":
         strange = ~np.isfinite(values) | (values != np.floor(values))
         if strange.any():
@@ -50,7 +54,8 @@ def encode_labels(
             raise DataError(f"{name}: expected numbers from 0, got {values[where]} {place(where)}.")
         if values.max() >= 1_000_000:
             raise DataError(
-                f"{name}: expected a class number, got {values.max()}: is this the right column?"
+                f"{name}: expected a class number, got {values.max()}: is this the right column? "
+                "Name the one with the classes."
             )
         ids = values
         names: Iterable[object] = range(int(values.max()) + 1)

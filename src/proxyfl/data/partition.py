@@ -90,7 +90,7 @@ def dirichlet(
     if clients * minimum > len(labels):
         raise DataError(
             f"{clients} clients with at least {minimum} examples need {clients * minimum}, there "
-            f"are {len(labels)}."
+            f"are {len(labels)}. Lower clients or minimum."
         )
     alpha = np.full(clients, concentration)
     for _ in range(TRIES):
@@ -264,7 +264,10 @@ def _of_each(examples: int, classes: int, most: int) -> int:
     """The examples of each of a client's classes; DataError if they cannot be had."""
     whole("examples", examples, error=DataError)
     if examples % classes:
-        raise DataError(f"Expected a multiple of classes={classes} for examples, got {examples}.")
+        raise DataError(
+            f"Expected a multiple of classes={classes} for examples, got {examples}. Each class "
+            f"gets the same number: take {classes}, {2 * classes} or another multiple."
+        )
     each = examples // classes
     if not 1 <= each <= most:
         raise DataError(

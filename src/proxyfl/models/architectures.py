@@ -175,7 +175,8 @@ def image_shape(name: str, shape: Shape, *, smallest: int) -> tuple[int, int, in
     channels, height, width = shape
     if min(height, width) < smallest:
         raise ModelError(
-            f"{name} expects images of at least {smallest}x{smallest} pixels, got {height}x{width}."
+            f"{name} expects images of at least {smallest}x{smallest} pixels, got "
+            f"{height}x{width}. Enlarge the images, or take a smaller model (proxyfl models)."
         )
     return channels, height, width
 

@@ -268,7 +268,9 @@ def _extract(file: Path, folder: Path) -> Contents:
     except (tarfile.TarError, EOFError) as error:
         raise _damage_error(file, str(error)) from error
     except FileNotFoundError as error:
-        raise RunError(f"Cannot read the backup {file}: {error.strerror}.") from error
+        raise RunError(
+            f"Cannot read the backup {file}: {error.strerror}. Check the name."
+        ) from error
     if digests.pop(_CONTENTS, None) is None:
         raise _damage_error(file, "its end is missing, or it is something else")
     about = read_json(folder / _CONTENTS)

@@ -72,7 +72,10 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     finally:
         store.close()
     if not here.learner:
-        raise RunError(f"{site.name} has finished no round yet: there is nothing to export.")
+        raise RunError(
+            f"{site.name} has finished no round yet: there is nothing to export. Wait for its "
+            "first round."
+        )
     data = assembly.load(manifest, site, folder)
     model, meaning = _private_model(manifest, site, folder, data, here.learner)
     try:

@@ -165,8 +165,9 @@ class Mixer:
             raise TransportError(f"{share.sender!r} leaves, and has handed over {taken} times here")
         if share.exact_weight > heaviest:
             raise TransportError(
-                f"{share.sender!r} leaves, and hands over a weight of "
-                f"{float(share.exact_weight):g}; at most {float(heaviest):g} go to one site at once"
+                f"{share.sender!r} leaves and hands over a weight of "
+                f"{float(share.exact_weight):g}, more than the {float(heaviest):g} that may go to "
+                "one site at once"
             )
         return HANDED_OVER
 

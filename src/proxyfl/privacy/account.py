@@ -89,7 +89,8 @@ class Entry:
             return cls(**about)
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(
-                f"The account has a line that this release cannot use: {error}"
+                f"The account has a line that this release cannot use ({error}). Use the release "
+                "that wrote it."
             ) from error
 
     def line(self) -> dict[str, Any]:

@@ -505,7 +505,9 @@ def verify_page(page: Page, card: Verifier, source: object) -> None:
     named = titles[0].rpartition(", ")[0]
     _check_signed(page.signed if page.signature else None, named, card, source)
     if len(titles) > 1:
-        raise RunError(f"{source} has {len(titles)} certificates under one signature.")
+        raise RunError(
+            f"{source} has {len(titles)} certificates under one signature. Ask for a file for each."
+        )
     content = _CONTEXT_PAGE + page.body.encode()
     _check_signature(card, page.signature or "", content, source)
 
@@ -524,7 +526,10 @@ def _check_signed(
     stated: Mapping[str, Any] | None, client: Any, card: Verifier, source: object
 ) -> None:
     if stated is None:
-        raise RunError(f"{source} is not signed, so {card.name}'s card cannot vouch for it.")
+        raise RunError(
+            f"{source} is not signed, so {card.name}'s card cannot vouch for it. Ask the site for "
+            "a signed one."
+        )
     if stated["site"] != card.name or client != card.name:
         raise RunError(
             f"{source} is a certificate of {client!r:.80}, signed by {stated['site']!r:.80}; the "

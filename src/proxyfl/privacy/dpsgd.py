@@ -400,7 +400,9 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         """The optimizer's step with the sum of all members' vectors, divided by ``batch_size``: the
         public, expected batch of all of them."""
         if self._share is None:
-            raise PrivacyError("This training has no terms of a masked sum. Call step().")
+            raise PrivacyError(
+                "This training has no coalition, so there is no masked sum. Call step()."
+            )
         gradient = torch.from_numpy(self._share.to_floats(total))
         with isolated(self._device):
             self._descend(gradient.to(self._device), batch_size)

@@ -121,8 +121,8 @@ class Keys(SetOnce, changing=("_last",)):
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as problem:
             raise PrivacyError(
-                f"The public key of {peer} for masks is not one ({problem}). Nothing was sent; "
-                f"ask {peer} to restart."
+                f"The public key of {peer} for masks is not a valid X25519 key ({problem}). "
+                f"Nothing was sent; ask {peer} to restart."
             ) from problem
         # HKDF-Extract (RFC 5869)
         secret = hmac.digest(_PURPOSE, shared, "sha256")

@@ -37,7 +37,8 @@ def add_noise(
     _validate.number("clip_norm", clip_norm, above=0)
     if not flat.is_floating_point():
         raise PrivacyError(
-            f"Expected a floating-point sum of gradients to add noise to, got {flat.dtype}."
+            f"Expected a floating-point sum of gradients to add noise to, got {flat.dtype}. "
+            "Convert the model with model.float()."
         )
     if isinstance(source, Seeded):
         noise = source.normal(flat.numel()).view(flat.shape)

@@ -67,7 +67,9 @@ def estimate(
         _check_sensitivity(quantile, noise_multiplier, source)
     for low, high in bounds:
         if not number("low", low) < number("high", high):
-            raise ConfigError(f"Expected bounds from low to high, got [{low:g}, {high:g}].")
+            raise ConfigError(
+                f"Expected bounds from low to high, got [{low:g}, {high:g}]. Swap them."
+            )
     asked = queries(len(columns), len(quantiles), halvings)
     ledger.charge(ROUND, asked, 1.0, noise_multiplier)
 

@@ -42,7 +42,9 @@ class Together:
     def __post_init__(self) -> None:
         _validate.number("delta", self.delta, above=0, below=1)
         if not self.ledgers:
-            raise PrivacyError("Expected at least one ledger to add up, got none.")
+            raise PrivacyError(
+                "Expected at least one ledger to add up, got none. Name the ledgers of the studies."
+            )
         if len({ledger.unit for ledger in self.ledgers}) > 1:
             raise PrivacyError(
                 "Expected ledgers of one unit, got some that are per record and some that are "

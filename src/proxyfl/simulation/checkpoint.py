@@ -68,7 +68,9 @@ class Checkpoint:
                 if memory is not None:
                     memory.restore(client, state)
             except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-                raise RunError(f"The checkpoint {path} does not fit this run: {error}") from error
+                raise RunError(
+                    f"The checkpoint {path} does not fit this run ({error}). Start a new run."
+                ) from error
 
 
 def write_client(folder: Path, round: int, client: Client, memory: State) -> tuple[str, int]:

@@ -150,7 +150,10 @@ def _method(path: Path, methods: Sequence[str], wanted: str | None) -> str:
         raise RunError(f"{path} has no method {wanted!r}. It has: {', '.join(methods)}.")
     able = [name for name in methods if METHODS[name].shares and METHODS[name].dp]
     if wanted is not None and wanted not in able:
-        raise RunError(f"{wanted} shares no model under DP, so there is no proxy to correct.")
+        raise RunError(
+            f"{wanted} shares no model under DP, so there is no proxy to correct. Name a method "
+            "with a proxy under DP."
+        )
     if not able:
         raise RunError(f"No method of {path} shares a proxy. It has: {', '.join(methods)}.")
     return wanted or able[-1]
@@ -376,7 +379,10 @@ def _matrices(exchange: object, rounds: int, members: int, graph: Topology) -> l
     if exchange == "mean":
         return [torch.full((members, members), 1 / members, dtype=torch.float64)] * rounds
     if exchange not in ("pushsum", "cycle"):
-        raise ConfigError("Odds ratios are not computed for an exchange of your own.")
+        raise ConfigError(
+            "Odds ratios are not computed for an exchange of your own. Take a method whose "
+            "exchange is pushsum, mean or cycle."
+        )
     schedule = graph if exchange == "pushsum" else cycle()
     matrices = []
     for round in range(rounds):

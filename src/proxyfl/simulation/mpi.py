@@ -283,7 +283,10 @@ def _take_part(
         )
     prepared = prepare(plan.config, dataset=dataset, methods=methods)
     if fingerprint(prepared) != plan.data:
-        raise DataError("The data are not those of rank 0. Give all machines the same files.")
+        raise DataError(
+            "The data on this machine differ from those of rank 0. Give all machines the same "
+            "files."
+        )
     job = _Job.on(endpoint, prepared, plan.out)
     job.report(RoundReport("", 0))
     for task in plan.tasks:

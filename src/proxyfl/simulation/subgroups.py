@@ -119,7 +119,7 @@ def subgroups(
     else:
         notes.append(COMMON)
     if not len(test):
-        raise RunError(f"{path}: {names[number]} has no test examples.")
+        raise RunError(f"{path}: {names[number]} has no test examples. Name another client.")
 
     kept = "private" if METHODS[chosen].keeps == "private" else "proxy"
     models = []

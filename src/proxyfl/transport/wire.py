@@ -154,10 +154,13 @@ def _header(message: Message) -> bytes:
 
 def _values_start(where: str, frame: bytes | memoryview) -> int:
     if len(frame) < _START + 8:
-        raise TransportError(f"{where}: {len(frame)} bytes are too few for a frame.")
+        raise TransportError(
+            f"{where}: {len(frame)} bytes are too few for a frame. It was cut off on the way."
+        )
     if frame[: len(_MAGIC)] != _MAGIC:
         raise TransportError(
-            f"{where}: not a ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
+            f"{where}: not a ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}. Does "
+            "another program use this address?"
         )
     if frame[_START - 1] != VERSION:
         raise TransportError(

@@ -121,7 +121,9 @@ def _sampling(args: Namespace) -> Sampling:
     examples = whole("examples", args.examples)
     batch = whole("batch", args.batch)
     if batch > examples:
-        raise ConfigError(f"Expected batch <= examples, got batch={batch} and examples={examples}.")
+        raise ConfigError(
+            f"Expected batch <= examples, got batch={batch} and examples={examples}. Lower --batch."
+        )
     return sampling_for(batch, examples)
 
 

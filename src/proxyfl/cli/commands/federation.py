@@ -357,7 +357,10 @@ def show(args: Namespace) -> int:
         averaged = ""
         if agreed.average:
             averaged = f", after each site averages the last {agreed.average:.0%}"
-        say(f"in the last {agreed.settle} rounds proxies only mix{averaged}")
+        say(
+            f"in the last {agreed.settle} rounds sites only average proxies, without "
+            f"training{averaged}"
+        )
     if agreed.proxy.balance != "none":
         say(
             f"uneven classes in the proxy's loss: {agreed.proxy.balance}, by the public shares "

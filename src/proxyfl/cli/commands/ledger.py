@@ -333,8 +333,9 @@ def _explain(account: Account, console: Console) -> None:
     )
     if account.keeps_ids:
         console.print(
-            f"{account.folder / IDS} holds hashes of ids, which an earlier release counted by. "
-            "Nothing reads it any more: delete it. What was spent then counts for every population."
+            f"{account.folder / IDS} holds hashes of ids that an earlier release used for "
+            "counting. No release reads it any more: delete it. What was spent then counts for "
+            "every population."
         )
 
 

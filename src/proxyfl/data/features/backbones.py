@@ -63,7 +63,10 @@ def build(
         torch.default_generator.manual_seed(0)
         model = factory(*arguments, **options)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}.")
+        raise ModelError(
+            f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}. Return the "
+            "model from the factory."
+        )
     if weights is not None:
         _load_weights(spec, model, weights)
     model.eval().requires_grad_(False)
@@ -139,11 +142,13 @@ def _try(spec: str, model: nn.Module, shape: Shape) -> int:
         features = tuple(together.shape)
     if not isinstance(features, tuple) or len(features) != 2 or features[0] != 3:
         raise ModelError(
-            f"Embedder {spec!r} gives {features} for three images, expected features (3, D)."
+            f"Embedder {spec!r} gives {features} for three images, expected features (3, D). "
+            "Return one flat vector for each image."
         )
     if not together.isfinite().all():
         raise ModelError(
-            f"Embedder {spec!r} gives features of three images that are not all finite."
+            f"Embedder {spec!r} gives features of three images that are not all finite. Check its "
+            "weights."
         )
     for image, beside in zip(images, together, strict=True):
         with torch.inference_mode():

@@ -34,7 +34,7 @@ def import_images(
     if classes and unknown:
         raise DataError(
             f"{root}: the label {min(unknown)!r} is not among the classes, which are "
-            f"{list(classes)}."
+            f"{list(classes)}. Correct it, or add it to the classes."
         )
     content = Content(
         rule.shape,

@@ -76,9 +76,13 @@ def from_index(
             reader = csv.DictReader(text)
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DataError(f"{index}: not a readable index: {problem}.") from problem
+        raise DataError(
+            f"{index}: not a readable index: {problem}. Save it as CSV in UTF-8."
+        ) from problem
     if not rows:
-        raise DataError(f"{index}: expected a row for each file, found none.")
+        raise DataError(
+            f"{index}: expected a row for each file, found none. Write one row for each image."
+        )
     known = list(reader.fieldnames or ())
     for name, column in columns.items():
         if known.count(column) != 1:

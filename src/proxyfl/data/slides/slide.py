@@ -53,7 +53,10 @@ class Slide:
         try:
             self._handle = library.OpenSlide(str(self.path))
         except (library.OpenSlideError, OSError) as problem:
-            raise DataError(f"{self.path}: not a readable slide ({problem}).") from problem
+            raise DataError(
+                f"{self.path}: not a readable slide ({problem}). Open it in a viewer to see if "
+                "the file is whole."
+            ) from problem
         self._keep_tiles()
         # asked for with every region, and slow to ask the library for
         steps = self._handle.level_downsamples

@@ -152,7 +152,9 @@ def _python(path: Path, raw: bytes) -> Images:
             "Fetch it again, or take the binary version."
         ) from problem
     if x.ndim != 2 or x.shape[1] != PIXELS:
-        raise DataError(f"{path}: expected pixels of shape (N, {PIXELS}), got {x.shape}.")
+        raise DataError(
+            f"{path}: expected pixels of shape (N, {PIXELS}), got {x.shape}. Fetch the file again."
+        )
     return _check(path, x, y)
 
 
@@ -161,7 +163,7 @@ def _check(path: Path, x: Bytes, y: npt.NDArray[np.int64]) -> Images:
     if len(x) != len(y) or not set(y.tolist()) <= set(range(10)) or not len(y):
         raise DataError(
             f"{path}: expected a label within 0..9 for each of {len(x)} images, got {len(y)} "
-            f"labels within {seen}."
+            f"labels within {seen}. Fetch the file again."
         )
     return x.reshape(-1, 3, 32, 32), y
 

@@ -69,7 +69,10 @@ def _class_names(path: Path, roots: Sequence[Path], classes: Sequence[str]) -> l
     children = chain.from_iterable(_visible(root) for root in roots)
     names = sorted({child.name for child in children if child.is_dir()})
     if not names:
-        raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
+        raise DataError(
+            f"{path}: expected one folder of images for each class, found no folder. Put the "
+            "images of each class into a folder with its name."
+        )
     unknown = [name for name in names if name not in classes]
     if classes and unknown:
         raise DataError(

@@ -25,8 +25,8 @@ def load_inputs(path: Path, shape: Shape) -> Tensor:
         x = x.unsqueeze(0)  # a single example
     if tuple(x.shape[1:]) != shape or not len(x):
         raise DataError(
-            f"{path}: expected one or more examples of shape {shape}, as in training, "
-            f"got an array of shape {tuple(x.shape)}."
+            f"{path}: expected one or more examples of shape {shape}, as in training, got an "
+            f"array of shape {tuple(x.shape)}. Prepare them as the training data."
         )
     if not bool(x.isfinite().all()):
         raise DataError(

@@ -236,7 +236,8 @@ def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:
     strange = {entry.part for entry in entries} - set(PARTS)
     if strange or not rows:
         raise DataError(
-            f"{path}: expected every example in the part train or test and some in each, got "
-            f"the parts {sorted({entry.part for entry in entries})}."
+            f"{path}: expected every example in the part train or test and some in each, got the "
+            f"parts {sorted({entry.part for entry in entries})}. Make the store again with both "
+            "parts."
         )
     return torch.tensor(rows)

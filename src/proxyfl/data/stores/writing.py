@@ -180,7 +180,8 @@ def _save(path: Path, content: Content, count: int, examples: Iterator[Array]) -
             values = np.ascontiguousarray(example, dtype=content.dtype)
             if values.shape != content.shape:
                 raise DataError(
-                    f"{path}: expected examples of shape {content.shape}, got {values.shape}."
+                    f"{path}: expected examples of shape {content.shape}, got {values.shape}. "
+                    "Bring all examples into one shape."
                 )
             row = values.data.cast("B")
             for start in range(0, len(row), CHUNK_BYTES):
@@ -295,7 +296,9 @@ def _finish(
             if place not in missing:
                 kept.append(entry)
     if not kept:
-        raise DataError(f"{folder}: nothing to store: no example was left.")
+        raise DataError(
+            f"{folder}: nothing to store: no example was left. Check what was skipped, and why."
+        )
     text = index.index_text(kept)
     digest = hashlib.sha256(text.encode()).hexdigest()
     skipped = dict(sorted(faults.counts.items()))

@@ -166,7 +166,7 @@ def _sqlite_read_only(address: Any, folder: Path) -> Any:
     """The URL of an SQLite file that exists, opened for reading only."""
     path = sqlite_file(f"sqlite:///{address.database or ''}", folder)
     if path is None or not path.is_file():
-        raise DataError(f"{path}: no such database (looked from {Path.cwd()}).")
+        raise DataError(f"{path}: no such database (looked from {Path.cwd()}). Check the name.")
     from urllib.parse import quote
 
     database = f"file:{quote(str(path.resolve()))}"
@@ -181,7 +181,9 @@ def _statement(query: str, folder: Path) -> str:
         try:
             statement = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            raise DataError(f"{path}: the query cannot be read: {problem}.") from problem
+            raise DataError(
+                f"{path}: the query cannot be read: {problem}. Check the name in data.query."
+            ) from problem
     statement = statement.rstrip().rstrip(";")
     opening = _COMMENTS.sub(" ", statement).split(None, 1)
     first = opening[0].lower() if opening else ""

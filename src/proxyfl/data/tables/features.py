@@ -40,8 +40,8 @@ def published_score(schema: Schema) -> tuple[float, ...]:
     if len(schema.label.classes) != 2:
         classes = len(schema.label.classes) or f"the task {schema.label.task}"
         raise ConfigError(
-            f"A published score needs two classes, and {schema.name!r} has {classes}. Take [start] "
-            "out of the schema."
+            f"A published score needs two classes, and {schema.name!r} has {classes}. Remove "
+            "[start] from the schema."
         )
     names = feature_names(schema)
     weights = dict.fromkeys(names, 0.0)

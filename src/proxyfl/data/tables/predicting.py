@@ -83,7 +83,10 @@ def by_name(
         )
     for name in features:
         if frame[name].dtype.kind not in "biuf":
-            raise DataError(f"{path}: expected numbers in column {name!r}.")
+            raise DataError(
+                f"{path}: expected numbers in column {name!r}. Correct the cells that are not "
+                "numbers."
+            )
     values = frame[list(features)].to_numpy(dtype=np.float32, copy=True)
     if not np.isfinite(values).all():
         raise DataError(

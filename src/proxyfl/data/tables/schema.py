@@ -453,7 +453,8 @@ def check_names(where: str, names: tuple[str, ...], written: Written = ()) -> No
             choice("name in written", name, names)
     elif written and len(written) != len(names):
         raise ConfigError(
-            f"Expected ways of writing for each of the {len(names)} {where}, got {len(written)}."
+            f"Expected ways of writing for each of the {len(names)} {where}, got {len(written)}. "
+            f"List them in the order of the {where}, or state them by name."
         )
     meant: dict[str, str] = {canonical(name): name for name in names}
     for name, texts in as_table(names, written).items():

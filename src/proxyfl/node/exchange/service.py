@@ -359,7 +359,7 @@ class Service:
         receiver, _ = _unwrap(message)
         if receiver not in self.roster.current.names():
             raise TransportError(
-                f"{peer!r} asked for a relay to {receiver!r:.60}, which is not a member."
+                f"Refused to relay for {peer!r} to {receiver!r:.60}, which is not a member."
             )
         self.hand(receiver, message, on_behalf=peer)
         self.traffic["messages_relayed"] += 1

@@ -127,7 +127,8 @@ class Card:
         """Raise IdentityError unless this site signed ``content``."""
         if len(signature) != SIGNATURE_BYTES:
             raise IdentityError(
-                f"Expected a signature of {SIGNATURE_BYTES} bytes, got {len(signature)}."
+                f"Expected a signature of {SIGNATURE_BYTES} bytes, got {len(signature)}. Ask for "
+                "the signed file again."
             )
         r = int.from_bytes(signature[:32], "big")
         s = int.from_bytes(signature[32:], "big")
@@ -491,8 +492,8 @@ class Identity:
         """Use a TLS certificate that the institution's own authority signed for this key."""
         if fingerprint_of(certificate) != self.fingerprint:
             raise IdentityError(
-                "The certificate holds another key than this site's. Have the authority sign this "
-                f"request: {self._request()}"
+                "The certificate is for a different key than this site's. Have the authority "
+                f"sign this request: {self._request()}"
             )
         leaf = x509.load_pem_x509_certificate(certificate)
         try:
@@ -658,14 +659,18 @@ def _private_pem(key: ec.EllipticCurvePrivateKey | X25519PrivateKey) -> bytes:
 def _load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = _load_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE.name:
-        raise IdentityError(f"{path}: expected a P-256 key.")
+        raise IdentityError(
+            f"{path}: expected a P-256 key. Restore the site's folder from a backup."
+        )
     return key
 
 
 def _load_sealing_key(path: Path) -> X25519PrivateKey:
     key = _load_key(path)
     if not isinstance(key, X25519PrivateKey):
-        raise IdentityError(f"{path}: expected an X25519 key.")
+        raise IdentityError(
+            f"{path}: expected an X25519 key. Restore the site's folder from a backup."
+        )
     return key
 
 
@@ -674,7 +679,10 @@ def _load_key(path: Path) -> object:
     try:
         return serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
-        raise IdentityError(f"{path}: not a private key in PEM form: {error}.") from error
+        raise IdentityError(
+            f"{path}: not a private key in PEM form: {error}. Restore the site's folder from a "
+            "backup."
+        ) from error
 
 
 def write_secret(path: Path, content: bytes) -> None:

@@ -102,9 +102,10 @@ class Clipper(SetOnce, changing=("_ways", "_example")):
             else:
                 continue
             raise ModelError(
-                f"'{name}' of the proxy model {type(self.model).__name__} {change} after the model "
-                "was checked. What was proven holds for the model as it was. Change a proxy "
-                "before DPSGD is made, and write values into its weights with copy_()."
+                f"'{name}' of the proxy model {type(self.model).__name__} {change} after the "
+                "model was checked. The proof of its privacy holds for the model as it was "
+                "checked. Change a proxy before DPSGD is made, and write values into its weights "
+                "with copy_()."
             )
 
     def _check_examples(self, x: Tensor) -> None:

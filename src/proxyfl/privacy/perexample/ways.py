@@ -269,7 +269,8 @@ def checked(losses: Tensor, n: int) -> Tensor:
     """``losses`` if there is one per example."""
     if losses.shape != (n,):
         raise ModelError(
-            f"Expected one loss per example, shape ({n},), got shape {tuple(losses.shape)}."
+            f"Expected one loss per example, shape ({n},), got shape {tuple(losses.shape)}. Use "
+            "reduction='none'."
         )
     return losses
 
