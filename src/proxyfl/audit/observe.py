@@ -238,7 +238,10 @@ def watched_run(
     clients = [assembly.client(i) for i in range(len(prepared.clients))]
     mix = mixing_of(prepared, method, clients)
     if mix is None:
-        raise ConfigError(f"{method} exchanges no masses, so peers see none of its proxies.")
+        raise ConfigError(
+            f"{method} exchanges no masses, so peers see none of its proxies. Audit another "
+            "method, for example proxyfl."
+        )
     inner = exchange.over(
         MemoryTransport(), mix, shared=clients[0].learner.shared, timeout=config.exchange.timeout
     )

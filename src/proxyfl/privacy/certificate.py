@@ -363,8 +363,8 @@ def parse_json(text: str, source: object) -> list[Document]:
     extra = sorted(set(content) - {"certificates"})
     if extra:
         raise RunError(
-            f"{source}: expected only certificates, got {', '.join(extra)} as well. Check it as it "
-            "was written."
+            f"{source}: expected only certificates, got {', '.join(extra)} as well. Check the "
+            "file as it was written."
         )
     for document in listed:
         _check_keys(document, source)

@@ -301,8 +301,9 @@ def _member(name: str, examples: Examples, known: Tensor, local: Local, *, mutua
         )
     if dp.normalize:
         raise ConfigError(
-            "With privacy.normalize every gradient has the same length, whatever the odds, so that "
-            "the proxy's coefficients do not follow from them."
+            "With privacy.normalize every gradient has the same length, whatever the odds, so "
+            "the proxy's coefficients do not follow from them. Set privacy.normalize to false, "
+            "and run again."
         )
     _check_single(name, examples, local)
     sampling = sampling_of(local, examples)
