@@ -104,7 +104,7 @@ def test_a_changed_digit_is_found(
 @pytest.mark.parametrize(
     ("form", "change", "said"),
     [
-        ("md", lambda text: "Epsilon is 0.001.\n\n" + text, "What stands before a certificate"),
+        ("md", lambda text: "Epsilon is 0.001.\n\n" + text, "Text before a certificate"),
         ("md", lambda text: text + "\nEpsilon is 0.001.\n", "line"),
         ("md", lambda text: text.replace("\n\n# Priv", "\n\nAll safe.\n\n# Priv"), "All safe."),
         ("md", lambda text: text + "\n" + text, "two certificates"),

@@ -333,10 +333,10 @@ def test_a_time_is_asked_about(followed, here, monkeypatch, capsys):
     ("words", "told"),
     [
         (["--label", "hba1c"], "add --value"),
-        (["--label", "died", "--value"], "is to be a number"),
+        (["--label", "died", "--value"], "must be a number"),
         (["--event", "died"], "Name its column with --label"),
         (["--label", "days", "--event", "days"], "both label and event"),
-        (["--label", "days", "--event", "hba1c"], "is to be a yes or a no"),
+        (["--label", "days", "--event", "hba1c"], "must be a yes or a no"),
         (["--label", "died", "--finding", "edema"], "Leave out --label"),
         (["--finding", "edma"], "Did you mean 'edema'"),
         (["--label", "hba1c", "--value", "--prevalence", "x=0.1"], "--prevalence is about classes"),

@@ -184,7 +184,7 @@ def _without_signature(text: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_preface, "What stands before a certificate is no part of it"),
+        (_preface, "Text before a certificate is not part of it"),
         (_appended, "something was added after it"),
         (_appended_words, "something was added after it"),
         (_without_signature, "is not signed"),
@@ -260,7 +260,7 @@ def test_the_card_must_be_the_signers(
         said = check("--check", north.file(form), "--card", south.card, holds=False)
         assert "is a certificate of 'north', signed by 'north'; the card is that of 'south'" in said
         said = check("--check", north.file(form), "--card", other.card, holds=False)
-        assert "take the card of that time; else one of the two is false" in said
+        assert "use its card from that time. Otherwise one of the two is false" in said
         said = check(north.folder, "--check", south.file(form), holds=False)
         assert "the card is that of 'north'" in said
 

@@ -87,7 +87,7 @@ def test_a_file_that_is_no_image(tmp_path):
     image(tmp_path / "a" / "1.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     (tmp_path / "a" / "Thumbs.db").write_text("not an image")
-    with pytest.raises(DataError, match=r"2 of 3 files are no readable .*Thumbs.db.*notes.txt"):
+    with pytest.raises(DataError, match=r"2 of 3 files are not readable .*Thumbs.db.*notes.txt"):
         load(str(tmp_path))
     (tmp_path / "a" / "Thumbs.db").unlink()
     (tmp_path / "a" / "notes.txt").unlink()

@@ -276,9 +276,9 @@ def test_the_form_of_a_table_without_a_schema_is_stated(tmp_path: Path) -> None:
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """In a query and in a frame."""
     url = database(tmp_path, [usual(number) for number in range(9)])
-    with pytest.raises(DataError, match="'age' is there twice"):
+    with pytest.raises(DataError, match="'age' appears twice"):
         load(url, query="SELECT age, age, died AS label FROM clinic")
-    with pytest.raises(DataError, match="'a' is there twice"):
+    with pytest.raises(DataError, match="'a' appears twice"):
         from_table(pd.DataFrame([[1, 2, 0], [3, 4, 1]], columns=["a", "a", "label"]))
 
 

@@ -219,7 +219,7 @@ def test_a_removed_member_is_not_heard_through_a_folder(
     a, b, _ = corners
     assert b.service.take(a.hello(b), via=None)
     roster.accept(b.folder, b.identity, manifests.successor(b.roster.current, remove=["a"]))
-    with pytest.raises(ConfigError, match="'a' is no member in the newest version"):
+    with pytest.raises(ConfigError, match="'a' is not a member in the newest version"):
         b.service.take(a.hello(b), via=None)
 
 
@@ -375,7 +375,7 @@ def test_certificates_of_the_old_key_still_hold(
     new.write_text(card_text(second.member("north")))
     capsys.readouterr()
     assert main(["certificate", "--check", str(page), "--card", str(new)]) == 1
-    assert "take the card of that time" in capsys.readouterr().out
+    assert "use its card from that time" in capsys.readouterr().out
     assert main(["certificate", str(north)]) == 0
     page.write_text(capsys.readouterr().out)
     assert main(["certificate", "--check", str(page), "--card", str(new)]) == 0

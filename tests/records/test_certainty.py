@@ -89,7 +89,7 @@ def test_the_alone_that_gains_are_over_is_named():
     """Chosen among estimators where clients record what they keep, else trained; nothing where no
     method is ``alone``."""
     found = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[50, 5], [5, 40]])
-    assert "trained at home" in (certainty.kind_of_alone(found) or "")
+    assert "trained locally" in (certainty.kind_of_alone(found) or "")
     for client in found.summary["methods"]["alone"]["clients"]:
         client["keeps"] = "alone (trees)"
     assert "best of the stated estimators" in certainty.warnings(found)[0]

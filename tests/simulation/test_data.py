@@ -134,7 +134,7 @@ def test_the_main_process_forgets_the_examples() -> None:
     del dataset
     execute(prepared, engine=watched)
     assert alive == [False] * 3
-    with pytest.raises(DataError, match="has handed them to its workers"):
+    with pytest.raises(DataError, match="has handed the inputs of"):
         prepared.dataset.train.take(torch.arange(2))
 
 

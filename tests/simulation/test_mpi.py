@@ -179,7 +179,7 @@ class TestRanks:
         done = ranks.run(2, ["-m", "tests.simulation.other_data"])
         assert done.returncode != 0
         assert "rank 1 on" in messages(done.stderr)[0]
-        assert "The data are not those of rank 0." in messages(done.stderr)[0]
+        assert "differ from those of rank 0" in messages(done.stderr)[0]
 
     def test_bad_input_is_refused_once(self, config: Path, tmp_path: Path) -> None:
         """A folder that exists already gives one message and exit code 2, whatever the number of

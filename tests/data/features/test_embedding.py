@@ -134,7 +134,7 @@ def test_features_that_are_not_finite_are_refused() -> None:
 
 def test_an_embedder_that_mixes_images_is_refused() -> None:
     """Statistics over the batch are found out; batch normalisation is frozen, so it passes."""
-    with pytest.raises(ModelError, match="when other images are beside it"):
+    with pytest.raises(ModelError, match="together with others"):
         build(f"{__name__}:mixing", (1, 4, 4))
     _, features = build(f"{__name__}:normalised", (2, 3, 3))
     assert features == 18

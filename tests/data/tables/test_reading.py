@@ -106,7 +106,7 @@ def test_a_header_may_come_from_elsewhere(tmp_path):
     [
         (b"", "names of the columns"),
         (b",,\n1,2,3\n", "names of the columns"),
-        (b"a,b\n1,\x00\n", "bytes that are no text"),
+        (b"a,b\n1,\x00\n", "bytes that are not text"),
         (b'a,b\n1,"' + b"x" * 200_000 + b"\n", "quotation mark never close"),
     ],
 )
