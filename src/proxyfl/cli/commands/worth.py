@@ -200,7 +200,7 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError(
             "To draw records for a rehearsal, the schema and the counts of the sites are needed: "
             "proxyfl worth schema.toml counts.csv --rehearsal. Or name a public dataset after "
-            "--rehearsal (proxyfl data lists them)."
+            "--rehearsal. To list them, run: proxyfl data"
         )
     with spinner("Expecting", quiet=args.json):
         advice = _advise(case)
