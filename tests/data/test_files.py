@@ -73,7 +73,7 @@ def test_table(tmp_path, kind):
         (
             table()[["diagnosis"]],
             {"label": "diagnosis"},
-            "expected rows with features beside 'diagnosis'",
+            "expected rows with features besides 'diagnosis'",
         ),
         (table()[:0], SITED, "got 0 rows"),
         (

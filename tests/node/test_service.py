@@ -262,7 +262,7 @@ def test_another_manifest_of_the_same_version_is_refused(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"federation": "x/0"}, "this is"),
+        ({"federation": "x/0"}, "this site is"),
         ({"receiver": "c"}, "not for this site"),
         ({"sender": "nobody"}, "not another member"),
         ({"sender": "b"}, "not another member"),
@@ -293,10 +293,10 @@ INFINITE = np.float32("inf").tobytes()
         ({"values": torch.ones(SIZE + 1)}, "expected 10 float32 values"),
         ({"round": 3}, "round"),
         ({"round": 9}, "beyond the last"),
-        ({"weight": "3/4"}, "its share"),
+        ({"weight": "3/4"}, "its header"),
         ({"weight": "8/1", "frame_weight": 8.0}, "members' total"),
         ({"weight": "0/1", "frame_weight": 0.0}, "more than 0"),
-        ({"version": 0}, "not known here"),
+        ({"version": 0}, "does not know version"),
         ({"weight": f"{2**60:x}/1", "frame_weight": 2.0**60}, "members' total"),
     ],
 )
