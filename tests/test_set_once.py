@@ -113,7 +113,9 @@ def new_plan() -> Plan:
 
 def new_agreement() -> Agreement[Words]:
     record = Record(proxy="0" * 64, roster=("a", "b", "c"))
-    return Agreement("a", record.roster, quorum=2, version=1, record=record, start=1, key="00")
+    return Agreement(
+        "a", record.roster, quorum=2, version=1, record=record, start=1, key="00", colluders=1
+    )
 
 
 def new_desk(folder: Path) -> Desk:

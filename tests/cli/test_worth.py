@@ -182,7 +182,7 @@ def test_a_schema_and_counts_say_all(study: Path, capsys: pytest.CaptureFixture[
     assert facts["delta"] == 1 / 2400
     assert document["smallest"] is not None
     assert main([*FILES, "--clients", "3", "--epsilon", "2"]) == 2
-    assert "--clients is what counts.csv says" in capsys.readouterr().err
+    assert "counts.csv states --clients already" in capsys.readouterr().err
 
 
 def test_the_settings_name_the_schema(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

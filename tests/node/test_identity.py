@@ -182,7 +182,7 @@ def test_a_certificate_of_another_key_or_authority_is_not_installed(
     """Another key, another signer, or a missing name: refused, with what to do."""
     other = Identity.create(tmp_path / "other", "south")
     leaf, ca = certified(identity)
-    with pytest.raises(IdentityError, match="another key"):
+    with pytest.raises(IdentityError, match="a different key"):
         other.install(leaf, ca)
     with pytest.raises(IdentityError, match="did not sign"):
         identity.install(leaf, certified(identity)[1])

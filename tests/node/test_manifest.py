@@ -96,7 +96,7 @@ def test_a_method_is_refused_at_real_sites(manifest: Manifest, tmp_path: Path, m
     text = path.read_text()
     assert "minor" not in text
     path.write_text(f'method = "proxysum"\nminor = {minor}\n' + text)
-    with pytest.raises(ConfigError, match=r"manifest\.toml.*'proxysum'.*no term"):
+    with pytest.raises(ConfigError, match=r"manifest\.toml.*'proxysum'.*not a term"):
         manifests.read(path)
 
 

@@ -168,7 +168,7 @@ def test_a_trainer_without_terms_contributes_nothing() -> None:
     own.begin_round(0, 1)
     with pytest.raises(PrivacyError, match="no terms of a masked sum"):
         own.contribute(own.draw(), attempt(0), member.keys)
-    with pytest.raises(PrivacyError, match="no terms of a masked sum"):
+    with pytest.raises(PrivacyError, match="no coalition, so there is no masked sum"):
         own.advance(np.zeros(650, dtype=np.int64), 10)
 
 

@@ -154,7 +154,7 @@ ROW = torch.tensor([0])
 
 def test_run_takes_a_config() -> None:
     """Anything else than a Config is refused with what to give instead."""
-    with pytest.raises(ConfigError, match=r"Expected a proxyfl\.Config, got dict\. Config\(\) is"):
+    with pytest.raises(ConfigError, match=r"Expected a proxyfl\.Config, got dict\. Config\(\) has"):
         run({})  # type: ignore[arg-type]  # what a new user may try
 
 

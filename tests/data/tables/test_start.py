@@ -90,8 +90,8 @@ def schema_tree(text: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"coefficients": {"weight": 1.0}}, "'weight' is no number"),
-        ({"coefficients": {"stage": 1.0}}, "'stage' is no number"),
+        ({"coefficients": {"weight": 1.0}}, "'weight' is not a number"),
+        ({"coefficients": {"stage": 1.0}}, "'stage' is not a number"),
         ({"coefficients": {}}, "coefficients of a published score"),
         ({"intercept": math.inf}, "intercept"),
     ],

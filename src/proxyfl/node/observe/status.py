@@ -46,6 +46,8 @@ Status = dict[str, Any]
 
 _HEARD = ("connected", "stored", "delivered", "returned")
 """Events of the audit log that a message from the peer has brought about."""
+_ENDS = ("finished", "left", "stopped")
+"""Events that name the peers which were heard from a moment ago."""
 
 
 def rows(folder: Path, method: str = "") -> list[row.Row]:
@@ -228,7 +230,9 @@ def _contacts(folder: Path, names: Iterable[str], service: "Service | None") -> 
     now = time.time()
     seen: dict[str, float] = {}
     for entry in auditlog.read(folder / auditlog.FILE):
-        heard = entry.get("heard", [entry["peer"]] if entry["event"] in _HEARD else [])
+        heard = entry.get("heard", []) if entry["event"] in _ENDS else []
+        if entry["event"] in _HEARD:
+            heard = [entry["peer"]]
         seen |= dict.fromkeys(heard, entry["time"])
     return {name: max(0.0, now - seen[name]) for name in names if name in seen}
 
