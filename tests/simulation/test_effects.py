@@ -229,7 +229,7 @@ def test_refusals(quiet: Path, tmp_path: Path) -> None:
         "learns from its private model": {"learning__beta": 0.5, "models__private": "mlp"},
         "every gradient has the same length": {"privacy__normalize": "true"},
         "weighs its classes": {"learning__balance": "weights"},
-        "This proxy is another": {"models__proxy": "mlp"},
+        "this run has another one": {"models__proxy": "mlp"},
         "no noise to correct for": {"privacy__enabled": "false"},
         "A defence changes": {"exchange__rules": "sites"},
         "clients were there": {"membership__absence": 0.5},
