@@ -883,7 +883,7 @@ class Injector:
         healed = self.versions[-1].version
         bodies = [accounting.read(member.name, member.place) for member in self.members]
         for member, body in zip(self.members, bodies, strict=True):
-            if member.removed or member.ended:
+            if member.removed:
                 continue
             stored = [key.version for key, outcome in body.verdicts if outcome == "stored"]
             taken = [key.version for key in accounting.releases(member.name, bodies)]
